@@ -1,0 +1,59 @@
+# harness-s: two commands do it all: `make train` and `make test`.
+#
+#   make train [CONFIG=recipes/quickstart.yaml] [RUN=runs/name] [RESUME=1] [SET="a.b=c d.e=f"]
+#   make test         every test, under 10 minutes on 2 cores
+#   make test-long    races, sanitizers, fuzzing, crash soaks
+#   make lint         formatting, vet, static checks, import rules
+#   make build        bin/harness-s
+#   make policy       makes the embedded policy again (recipes/policies)
+#   make bench        kernels, training step, decoding, serving
+
+SHELL  := /bin/bash
+CONFIG ?= recipes/quickstart.yaml
+RUN    ?=
+RESUME ?=
+SET    ?=
+GO     ?= go
+BIN    := bin/harness-s
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+export CGO_ENABLED := 1
+# go-nvml binds functions that NVIDIA marks deprecated: hundreds of warnings that say nothing about this code
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+
+.PHONY: build train test test-long lint policy bench tools clean
+
+tools:
+	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go $$(awk '/^go /{print $$2}' go.mod) or newer and put it on PATH" >&2; exit 1; }
+	@command -v $${CC:-gcc} >/dev/null || { echo "make: a C compiler is missing: apt-get install gcc" >&2; exit 1; }
+
+build: tools
+	@mkdir -p bin
+	$(GO) build -trimpath -o $(BIN) ./cmd/harness-s
+
+train: build
+	$(BIN) train $(CONFIG) $(if $(RUN),--run $(RUN)) $(if $(RESUME),--resume) $(foreach s,$(SET),--set $(s))
+
+test: tools
+	$(GO) test -timeout 9m ./...
+
+lint: tools
+	@bad=$$(gofmt -l . ); [ -z "$$bad" ] || { echo "gofmt -w these:" >&2; echo "$$bad" >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) test ./internal/lint
+	$(GO) run $(STATICCHECK) ./...
+
+test-long: tools
+	bash internal/testlong.sh
+
+policy: build
+	$(BIN) warmstart recipes/policies/sql.yaml --out recipes/policies/sql
+
+bench: build
+	$(BIN) bench kernels
+	$(BIN) bench step
+	$(BIN) bench decode
+	$(BIN) bench serve
+
+clean:
+	rm -rf bin runs .cache
