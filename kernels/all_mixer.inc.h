@@ -1,0 +1,1 @@
+/* Bodies of the token-mixing and inference ops, one include a file. */
