@@ -149,4 +149,6 @@ type Record struct {
 	Usage         Usage           `json:"usage"`
 	Grader        json.RawMessage `json:"grader,omitempty"`
 	WallMS        float64         `json:"wall_ms"`
+	Advantage     *float64        `json:"advantage,omitempty"` // within its retained group; absent for evaluation and replaced attempts
+	Replaced      bool            `json:"replaced,omitempty"`  // a base attempt whose group was rescued: counted, never trained on
 }
