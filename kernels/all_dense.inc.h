@@ -11,3 +11,9 @@
 #define HS_MR 6
 #define HS_NV 1
 #endif
+
+#include "dense.h"
+#include "matmul.inc.h"
+#include "dense.inc.h"
+#include "head.inc.h"
+#include "optim.inc.h"

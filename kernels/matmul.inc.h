@@ -1,0 +1,179 @@
+/* Matrix products. Every output element is one chain acc = fma(a[p], b[p], acc) over ascending p, lanes across
+ * columns: its bits depend on its own row and column alone, whatever the tiling, the batch or the threads.
+ *
+ *   matmul     C  = A B   (or, with add, the chain starts at C)   B in panels
+ *   matmul_tn  C += AᵀB   chains of HS_KC rows, each added to C in ascending order
+ *   pack_t, pack_n      panels =
+ */
+
+enum { HS_NR = HS_NV * VW, HS_KC = 256, HS_MC = 8 * HS_MR };
+
+/* How a tile ends: C = acc; acc started at C, C = acc; C += acc. */
+enum { HS_STORE = 0, HS_CHAIN = 1, HS_ACCUMULATE = 2 };
+
+/* One tile: m rows (constant) of nv vectors (constant). A(i,p) = a[i*ars + p*acs]; B [k][HS_NR]; n valid columns. */
+HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64_t k, const float *a, int64_t lda,
+                        const float *b, float *c, int64_t ldc, int64_t n, int mode) {
+    V acc[HS_MR][HS_NV];
+    const int full = n == (int64_t)nv * VW;
+#pragma GCC unroll 16
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            acc[i][j] = v_zero();
+            if (mode == HS_CHAIN)
+                acc[i][j] = full ? v_load(c + i * ldc + j * VW) : v_loadn(c + i * ldc + j * VW, n - j * VW);
+        }
+    }
+    for (int64_t p = 0; p < k; p++) {
+        V bv[HS_NV];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) bv[j] = v_load(b + j * VW);
+        b += HS_NR;
+#pragma GCC unroll 16
+        for (int i = 0; i < m; i++) {
+            V av = v_set1(row_major ? a[i * lda] : a[i]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] = v_fma(av, bv[j], acc[i][j]);
+        }
+        a += row_major ? 1 : lda;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            float *at = c + i * ldc + j * VW;
+            if (full) {
+                v_store(at, mode == HS_ACCUMULATE ? v_add(v_load(at), acc[i][j]) : acc[i][j]);
+            } else {
+                int64_t left = n - j * VW;
+                v_storen(at, mode == HS_ACCUMULATE ? v_add(v_loadn(at, left), acc[i][j]) : acc[i][j], left);
+            }
+        }
+    }
+}
+
+#if HS_MR > 6
+#define HS_MORE_ROWS(call) \
+    call(7) call(8) call(9) call(10) call(11) call(12) call(13) call(14)
+#else
+#define HS_MORE_ROWS(call)
+#endif
+#define HS_EACH_ROWS(call) call(1) call(2) call(3) call(4) call(5) call(6) HS_MORE_ROWS(call)
+
+/* tile_rm: A row-major with row stride lda. tile_cm: A [k][lda], rows of the tile contiguous. */
+#define HS_CASE_RM(r) \
+    case r: FN(mm_tile)(r, HS_NV, 1, k, a, lda, b, c, ldc, n, mode); break;
+#define HS_CASE_CM(r) \
+    case r: FN(mm_tile)(r, HS_NV, 0, k, a, lda, b, c, ldc, n, mode); break;
+
+static __attribute__((noinline)) void FN(mm_tile_rm)(int m, int64_t k, const float *a, int64_t lda, const float *b,
+                                                  float *c, int64_t ldc, int64_t n, int mode) {
+    switch (m) { HS_EACH_ROWS(HS_CASE_RM) }
+}
+
+static __attribute__((noinline)) void FN(mm_tile_cm)(int m, int64_t k, const float *a, int64_t lda, const float *b,
+                                                  float *c, int64_t ldc, int64_t n, int mode) {
+    switch (m) { HS_EACH_ROWS(HS_CASE_CM) }
+}
+
+/* Part i of n units split into parts as evenly as can be: [cut(i), cut(i+1)). */
+HS_INLINE int64_t FN(mm_cut)(int64_t units, int64_t parts, int64_t i) { return units * i / parts; }
+
+/* Rows r0..r1 by panels j0..j1 of the product. */
+static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, int64_t j0, int64_t j1, float *scratch) {
+    const int64_t rows = r1 - r0, slivers = hs_ceil(rows, HS_MR), kblocks = hs_max(1, hs_ceil(g->K, HS_KC));
+    for (int64_t kb = 0; kb < kblocks; kb++) {
+        const int64_t k0 = FN(mm_cut)(g->K, kblocks, kb), k1 = FN(mm_cut)(g->K, kblocks, kb + 1), kc = k1 - k0;
+        const int mode = kb > 0 || g->add ? HS_CHAIN : HS_STORE;
+        const float *a = g->a + r0 * g->K + k0;
+        int64_t lda = g->K;
+        if (g->copy) {
+            lda = kc + 16;
+            for (int64_t i = 0; i < rows; i++) memcpy(scratch + i * lda, a + i * g->K, (size_t)kc * sizeof(float));
+            a = scratch;
+        }
+        for (int64_t j = j0; j < j1; j++) {
+            const float *b = g->b + j * HS_NR * g->K + k0 * HS_NR;
+            const int64_t n = hs_min(HS_NR, g->N - j * HS_NR);
+            for (int64_t s = 0; s < slivers; s++) {
+                const int64_t i0 = FN(mm_cut)(rows, slivers, s), i1 = FN(mm_cut)(rows, slivers, s + 1);
+                FN(mm_tile_rm)((int)(i1 - i0), kc, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
+            }
+        }
+    }
+}
+
+HS_WORKER(matmul) {
+    const hs_matmul_args *g = args_;
+    const int64_t panels = hs_ceil(g->N, HS_NR);
+    for (int64_t t = lo; t < hi; t++) {
+        const int64_t ib = t / g->col_blocks, jb = t % g->col_blocks;
+        FN(matmul_block)(g, FN(mm_cut)(g->M, g->row_blocks, ib), FN(mm_cut)(g->M, g->row_blocks, ib + 1),
+                       FN(mm_cut)(panels, g->col_blocks, jb), FN(mm_cut)(panels, g->col_blocks, jb + 1), scratch);
+    }
+}
+
+/* Copies n columns of rows rows into width-wide rows, padding with zeros. dst may be written up to VW-1 floats
+ * beyond a row (the next row overwrites it). */
+static void FN(copy_strip)(float *dst, int64_t width, const float *src, int64_t ld, int64_t rows, int64_t n) {
+    for (int64_t p = 0; p < rows; p++) {
+        for (int64_t j = 0; j < width; j += VW) v_store(dst + j, v_loadn(src + j, n - j));
+        dst += width;
+        src += ld;
+    }
+}
+
+HS_WORKER(matmul_tn) {
+    const hs_matmul_tn_args *g = args_;
+    const int64_t all = hs_ceil(g->N, HS_NR);
+    for (int64_t t = lo; t < hi; t++) {
+        const int64_t ib = t / g->col_blocks, jb = t % g->col_blocks;
+        const int64_t r0 = FN(mm_cut)(g->M, g->row_blocks, ib), r1 = FN(mm_cut)(g->M, g->row_blocks, ib + 1);
+        const int64_t j0 = FN(mm_cut)(all, g->col_blocks, jb), j1 = FN(mm_cut)(all, g->col_blocks, jb + 1);
+        const int64_t slivers = hs_ceil(r1 - r0, HS_MR);
+        float *pa = scratch, *pb = scratch + slivers * HS_MR * HS_KC + 64;
+        for (int64_t k0 = 0; k0 < g->K; k0 += HS_KC) {
+            const int64_t kc = hs_min(HS_KC, g->K - k0);
+            for (int64_t s = 0; s < slivers; s++) {
+                const int64_t i0 = r0 + s * HS_MR;
+                FN(copy_strip)(pa + s * HS_MR * kc, HS_MR, g->a + k0 * g->M + i0, g->M, kc, hs_min(HS_MR, r1 - i0));
+            }
+            for (int64_t j = j0; j < j1; j++)
+                FN(copy_strip)(pb + (j - j0) * HS_NR * kc, HS_NR, g->b + k0 * g->N + j * HS_NR, g->N, kc,
+                               hs_min(HS_NR, g->N - j * HS_NR));
+            for (int64_t j = j0; j < j1; j++) {
+                const int64_t n = hs_min(HS_NR, g->N - j * HS_NR);
+                for (int64_t s = 0; s < slivers; s++) {
+                    const int64_t i0 = r0 + s * HS_MR;
+                    FN(mm_tile_cm)((int)hs_min(HS_MR, r1 - i0), kc, pa + s * HS_MR * kc, HS_MR, pb + (j - j0) * HS_NR * kc,
+                                g->c + i0 * g->N + j * HS_NR, g->N, n, HS_ACCUMULATE);
+                }
+            }
+        }
+    }
+}
+
+HS_WORKER(pack_t) {
+    const hs_pack_args *g = args_;
+    for (int64_t j = lo; j < hi; j++) {
+        float *panel = g->panels + j * HS_NR * g->cols;
+        const int64_t n = hs_min(HS_NR, g->rows - j * HS_NR);
+        for (int64_t p0 = 0; p0 < g->cols; p0 += 16) {
+            const int64_t p1 = hs_min(p0 + 16, g->cols);
+            for (int64_t r = 0; r < n; r++) {
+                const float *src = g->w + (j * HS_NR + r) * g->cols;
+                for (int64_t p = p0; p < p1; p++) panel[p * HS_NR + r] = src[p];
+            }
+            for (int64_t p = p0; p < p1; p++)
+                for (int64_t r = n; r < HS_NR; r++) panel[p * HS_NR + r] = 0;
+        }
+    }
+}
+
+HS_WORKER(pack_n) {
+    const hs_pack_args *g = args_;
+    for (int64_t j = lo; j < hi; j++)
+        FN(copy_strip)(g->panels + j * HS_NR * g->rows, HS_NR, g->w + j * HS_NR, g->cols, g->rows,
+                       hs_min(HS_NR, g->cols - j * HS_NR));
+}
