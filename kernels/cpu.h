@@ -38,6 +38,10 @@ void hs_add(hs_ctx *c, uintptr_t dst, uintptr_t src, int64_t n);
 void hs_swiglu(hs_ctx *c, uintptr_t y, uintptr_t gate, uintptr_t up, int64_t n);
 void hs_swiglu_bwd(hs_ctx *c, uintptr_t dgate, uintptr_t dup, uintptr_t dy, uintptr_t gate, uintptr_t up, int64_t n);
 
+/* y = f(x), n values, f a function of vec.h: for tests. */
+enum { HS_VEC_EXP, HS_VEC_LOG, HS_VEC_SIGMOID, HS_VEC_SILU, HS_VEC_SOFTPLUS, HS_VEC_RSQRT };
+void hs_vec(hs_ctx *c, int what, uintptr_t y, uintptr_t x, int64_t n);
+
 /* Head. */
 void hs_head_fwd(hs_ctx *c, uintptr_t logp, uintptr_t entropy, uintptr_t lse, uintptr_t h, uintptr_t panels,
                  uintptr_t targets, int64_t T, int64_t V, int64_t H, float inv_temp);

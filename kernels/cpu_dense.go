@@ -145,3 +145,21 @@ func (b *cpuBackend) SwiGLUBackward(dgate, dup, dy, gate, up Buffer, n int) {
 	need(op, "up", up, n)
 	C.hs_swiglu_bwd(b.ctx, addr(dgate), addr(dup), addr(dy), addr(gate), addr(up), C.int64_t(n))
 }
+
+// vecFunc is a function of the SIMD layer, for tests of its accuracy.
+type vecFunc int
+
+const (
+	vecExp      vecFunc = C.HS_VEC_EXP
+	vecLog      vecFunc = C.HS_VEC_LOG
+	vecSigmoid  vecFunc = C.HS_VEC_SIGMOID
+	vecSilu     vecFunc = C.HS_VEC_SILU
+	vecSoftplus vecFunc = C.HS_VEC_SOFTPLUS
+	vecRsqrt    vecFunc = C.HS_VEC_RSQRT
+)
+
+func (b *cpuBackend) vec(f vecFunc, y, x Buffer, n int) {
+	need("vec", "y", y, n)
+	need("vec", "x", x, n)
+	C.hs_vec(b.ctx, C.int(f), addr(y), addr(x), C.int64_t(n))
+}

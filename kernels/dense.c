@@ -101,3 +101,8 @@ void hs_swiglu_bwd(hs_ctx *c, uintptr_t dgate, uintptr_t dup, uintptr_t dy, uint
     hs_map_args g = {.y = HS_F(dgate), .y2 = HS_F(dup), .a = HS_CF(gate), .b = HS_CF(up), .dy = HS_CF(dy)};
     hs_parallel(c, c->ops->swiglu_bwd, &g, n, 8192, 0);
 }
+
+void hs_vec(hs_ctx *c, int what, uintptr_t y, uintptr_t x, int64_t n) {
+    hs_vec_args g = {HS_F(y), HS_CF(x), what};
+    hs_parallel(c, c->ops->vec, &g, n, 8192, 0);
+}

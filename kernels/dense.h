@@ -59,6 +59,12 @@ typedef struct {
     const float *a, *b, *dy;
 } hs_map_args;
 
+typedef struct {
+    float *y;
+    const float *x;
+    int what;
+} hs_vec_args;
+
 /* Rows z [n,V] of logits become statistics of row index[i] (head forward) or gradients in place (backward). */
 typedef struct {
     float *z;

@@ -3,6 +3,7 @@
  *   embed          y  =                  embed_bwd      dw +=
  *   rmsnorm        y, rstd =             rmsnorm_bwd_x  dx +=        rmsnorm_bwd_w  dw +=
  *   add            dst +=                swiglu         y =          swiglu_bwd     dgate, dup =
+ *   vec            y  =
  *
  * A row statistic sums lane l over elements l, l+VW, l+2·VW, ... and then the lanes by v_hsum's tree.
  */
@@ -119,5 +120,23 @@ HS_WORKER(swiglu_bwd) {
         V db = v_mul(dy, v_mul(a, s));
         v_storen(g->y + j, da, n);
         v_storen(g->y2 + j, db, n);
+    }
+}
+
+/* One function of vec.h over many values, so that tests can measure it on every ISA. */
+HS_WORKER(vec) {
+    const hs_vec_args *g = args_;
+    for (int64_t j = lo; j < hi; j += VW) {
+        const int64_t n = hi - j;
+        V x = v_loadn(g->x + j, n), y = v_zero();
+        switch (g->what) {
+        case HS_VEC_EXP: y = v_exp(x); break;
+        case HS_VEC_LOG: y = v_log(x); break;
+        case HS_VEC_SIGMOID: y = v_sigmoid(x); break;
+        case HS_VEC_SILU: y = v_silu(x); break;
+        case HS_VEC_SOFTPLUS: y = v_softplus(x); break;
+        case HS_VEC_RSQRT: y = v_rsqrt(x); break;
+        }
+        v_storen(g->y + j, y, n);
     }
 }
