@@ -19,7 +19,7 @@ const (
 )
 
 // ParseAnswers reads a committed argument into texts. The schema asks for a list of texts; tolerated are a single
-// text or number, numbers and null (as "none") inside the list, and a text that is itself a JSON list or the Python
+// text or number, numbers, null (as "none") and other JSON (as its text) inside the list, and a text that is itself a JSON list or the Python
 // list of one-column rows that execute_sql shows. Nothing is evaluated.
 func ParseAnswers(raw json.RawMessage) ([]string, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -34,7 +34,11 @@ func ParseAnswers(raw json.RawMessage) ([]string, error) {
 		for _, it := range v {
 			s, ok := answerText(it)
 			if !ok {
-				return nil, fmt.Errorf("answers must be a list of texts")
+				text, err := json.Marshal(it)
+				if err != nil {
+					return nil, fmt.Errorf("the answers are not JSON")
+				}
+				s = string(text)
 			}
 			out = append(out, s)
 		}

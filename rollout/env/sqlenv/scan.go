@@ -16,14 +16,14 @@ type token struct {
 type tokenKind byte
 
 const (
-	tokBlank   tokenKind = iota // blanks and comments
-	tokText                     // '...'
-	tokQuoted                   // "..."
-	tokTick                     // `...` or [...]
-	tokWord                     // a name, keyword or number
-	tokPunct                    // one character
-	tokSemi                     // ;
-	tokUnclosed                 // a literal or comment that never ends
+	tokBlank    tokenKind = iota // blanks and comments
+	tokText                      // '...'
+	tokQuoted                    // "..."
+	tokTick                      // `...` or [...]
+	tokWord                      // a name, keyword or number
+	tokPunct                     // one character
+	tokSemi                      // ;
+	tokUnclosed                  // a literal or comment that never ends
 )
 
 // scan cuts a statement into tokens whose texts joined give the input. mysql turns on backslash escapes, # comments

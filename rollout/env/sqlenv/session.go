@@ -38,26 +38,22 @@ func (s *Session) Act(ctx context.Context, call chat.ToolCall) (rollout.Observat
 		if err := json.Unmarshal(call.Args[0].Value, &sql); err != nil || bytes.Equal(bytes.TrimSpace(call.Args[0].Value), []byte("null")) {
 			return failed("the query must be text"), nil
 		}
-		return s.execute(ctx, sql)
+		return s.Execute(ctx, sql)
 	case ToolCommit:
 		if len(call.Args) == 0 {
 			return failed("commit_final_answer needs answers"), nil
 		}
-		return s.commit(call.Args[0].Value), nil
+		return s.Commit(call.Args[0].Value), nil
 	}
 	return rollout.Observation{Text: "Invalid function call. Please call a tool instead.", Error: true, Rows: -1}, nil
-}
-
-// Execute runs one statement as execute_sql would. An error is the context's.
-func (s *Session) Execute(ctx context.Context, sql string) (rollout.Observation, error) {
-	return s.execute(ctx, sql)
 }
 
 func failed(what string) rollout.Observation {
 	return rollout.Observation{Text: "Error: " + what, Error: true, Rows: -1}
 }
 
-func (s *Session) commit(raw json.RawMessage) rollout.Observation {
+// Commit ends the attempt as commit_final_answer would.
+func (s *Session) Commit(raw json.RawMessage) rollout.Observation {
 	if len(raw) > maxAnswerBytes {
 		return failed(fmt.Sprintf("the answer is longer than %d bytes", maxAnswerBytes))
 	}
@@ -69,7 +65,8 @@ func (s *Session) commit(raw json.RawMessage) rollout.Observation {
 	return rollout.Observation{Text: "The answer is committed.", Done: true, Kind: "answer", Rows: -1}
 }
 
-func (s *Session) execute(ctx context.Context, sql string) (rollout.Observation, error) {
+// Execute runs one statement as execute_sql would. An error is a fault of the environment or the context's.
+func (s *Session) Execute(ctx context.Context, sql string) (rollout.Observation, error) {
 	if len(sql) > maxSQL {
 		return failed(fmt.Sprintf("the statement is longer than %d bytes", maxSQL)), nil
 	}

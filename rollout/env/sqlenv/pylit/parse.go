@@ -63,7 +63,9 @@ type parser struct {
 	i int
 }
 
-func (p *parser) fail(what string) error { return fmt.Errorf("python literal: %s at byte %d", what, p.i) }
+func (p *parser) fail(what string) error {
+	return fmt.Errorf("python literal: %s at byte %d", what, p.i)
+}
 
 func (p *parser) peek() byte {
 	if p.i < len(p.s) {
