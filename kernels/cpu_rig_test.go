@@ -14,8 +14,9 @@ import (
 type rig struct {
 	testing.TB
 	*cpuBackend
-	rng    *rand.Rand
-	guards []Buffer // whole allocations: guardWords, the data, guardWords
+	rng     *rand.Rand
+	threads int
+	guards  []Buffer // whole allocations: guardWords, the data, guardWords
 }
 
 const (
@@ -42,7 +43,7 @@ func newRig(t testing.TB, isa string, threads int) *rig {
 		t.Fatal(err)
 	}
 	b.poison(true)
-	r := &rig{TB: t, cpuBackend: b, rng: rand.New(rand.NewPCG(rigSeed, 1))}
+	r := &rig{TB: t, cpuBackend: b, threads: threads, rng: rand.New(rand.NewPCG(rigSeed, 1))}
 	t.Cleanup(func() {
 		r.checkGuards()
 		if err := b.Close(); err != nil {

@@ -83,10 +83,8 @@ void hs_head_bwd(hs_ctx *c, uintptr_t dh, uintptr_t dw, uintptr_t h, uintptr_t p
 
 void hs_sample(hs_ctx *c, uintptr_t z, const hs_sample_in *in, const int32_t *allowed, hs_sample_out *out, int64_t N,
                int64_t V) {
-    int64_t most = V;
-    for (int64_t i = 0; i < N; i++) most = hs_max(most, in[i].allowed_len);
     hs_sample_args g = {HS_CF(z), in, allowed, out, V};
-    hs_parallel(c, c->ops->sample, &g, N, hs_grain(V * 4), (size_t)(2 * most + 16));
+    hs_parallel(c, c->ops->sample, &g, N, hs_grain(V * 4), (size_t)(2 * V + hs_ceil(V, 32)));
 }
 
 int64_t hs_top_logprobs(hs_ctx *c, uintptr_t z, int64_t k, int64_t V, float inv_temp, int32_t *ids, float *logprobs) {

@@ -59,7 +59,7 @@ static FN(stats) FN(row_stats)(const float *z, int64_t n, float inv_temp) {
     }
     FN(stats) r;
     r.max = m;
-    r.log_sum = s_log((float)sum);
+    r.log_sum = (float)log(sum);
     r.entropy = r.log_sum - (float)(dot / sum);
     if (!(sum < INFINITY)) r.max = r.log_sum = r.entropy = NAN;
     if (r.entropy < 0) r.entropy = 0;
@@ -84,7 +84,8 @@ HS_WORKER(head_stats) {
     }
 }
 
-/* dz = coef·inv_temp·(1{v = target} - p), p = e^(x - lse). */
+/* dz = coef·inv_temp·(1{v = target} - p), p = e^(x - lse). The target's 1-p is the sum of the other p, so that it keeps
+ * its relative accuracy however peaked the row is. */
 HS_WORKER(head_grad) {
     const hs_rows_args *g = args_;
     const V it = v_set1(g->inv_temp);
@@ -93,13 +94,25 @@ HS_WORKER(head_grad) {
         const int64_t t = g->index[i], y = g->targets[t];
         const float a = g->coef[t] * g->inv_temp;
         const V scale = v_set1(-a), lse = v_set1(g->lse[t]);
-        const float py = s_exp(z[y] * g->inv_temp - g->lse[t]);
-        for (int64_t j = 0; j < g->V; j += VW) {
-            const int64_t n = g->V - j;
-            V p = v_exp(v_sub(v_mul(v_loadn(z + j, n), it), lse));
-            v_storen(z + j, v_mul(scale, p), n);
+        z[y] = -INFINITY; /* out of the sum */
+        float rest = 0;
+        for (int64_t k = 0; k < g->V; k += HS_TILE) {
+            const int64_t end = hs_min(k + HS_TILE, g->V);
+            V sum = v_zero();
+            int64_t j = k;
+            for (; j + VW <= end; j += VW) {
+                V p = v_exp(v_sub(v_mul(v_load(z + j), it), lse));
+                sum = v_add(sum, p);
+                v_store(z + j, v_mul(scale, p));
+            }
+            rest += v_hsum(sum);
+            for (; j < end; j++) {
+                const float p = s_exp(z[j] * g->inv_temp - g->lse[t]);
+                rest += p;
+                z[j] = -a * p;
+            }
         }
-        z[y] = a * (1.0f - py);
+        z[y] = a * rest;
     }
 }
 
@@ -164,7 +177,7 @@ static int64_t FN(draw_all)(const float *z, int64_t n, float inv_temp, FN(stats)
 }
 
 /* The candidates kept by top-k and top-p, best first, in place at the end of h[0..n): returns how many.
- * top-p keeps the shortest prefix whose probability (within the top-k) reaches p. mass[i] gets each one's weight. */
+ * top-p keeps the shortest prefix whose probability (within the top-k) reaches p. *total is their weight. */
 static int64_t FN(keep)(FN(cand) *h, int64_t n, const hs_sample_in *in, float max, double *total) {
     const int64_t k = in->top_k > 0 ? hs_min(in->top_k, n) : n;
     FN(heapify)(h, n);
@@ -187,17 +200,20 @@ static int64_t FN(keep)(FN(cand) *h, int64_t n, const hs_sample_in *in, float ma
     return kept;
 }
 
-/* The draw from a restricted set. scratch holds the candidates. */
+/* The draw from a restricted set. h has room for the candidates; seen for one bit an id. */
 static hs_sample_out FN(draw_some)(const float *z, int64_t V_, const hs_sample_in *in, const int32_t *allowed,
-                                   FN(stats) s, FN(cand) *h) {
+                                   FN(stats) s, FN(cand) *h, uint32_t *seen) {
     hs_sample_out out = {.id = -1, .logprob = NAN, .entropy = s.entropy};
     int64_t n = 0;
     if (in->allowed_len < 0) {
         for (; n < V_; n++) h[n] = (FN(cand)){z[n], (int32_t)n};
     } else {
+        memset(seen, 0, (size_t)hs_ceil(V_, 32) * sizeof *seen);
         for (int64_t i = 0; i < in->allowed_len; i++) {
             const int32_t id = allowed[in->allowed_off + i];
-            if (id >= 0 && id < V_ && z[id] > -INFINITY) h[n++] = (FN(cand)){z[id], id};
+            if (id < 0 || id >= V_ || !(z[id] > -INFINITY) || (seen[id / 32] >> (id % 32) & 1)) continue;
+            seen[id / 32] |= 1u << (id % 32);
+            h[n++] = (FN(cand)){z[id], id};
         }
     }
     if (n == 0) return out;
@@ -232,7 +248,8 @@ HS_WORKER(sample) {
         *out = (hs_sample_out){.id = -1, .logprob = NAN, .entropy = s.entropy};
         if (!(s.log_sum == s.log_sum)) continue;
         if (in->allowed_len >= 0 || (!in->argmax && ((in->top_k > 0 && in->top_k < g->V) || in->top_p < 1.0f))) {
-            *out = FN(draw_some)(z, g->V, in, g->allowed, s, (FN(cand) *)scratch);
+            *out = FN(draw_some)(z, g->V, in, g->allowed, s, (FN(cand) *)scratch,
+                                (uint32_t *)(scratch + 2 * g->V));
             continue;
         }
         int64_t id = 0;
