@@ -1,0 +1,146 @@
+package report
+
+import (
+	"embed"
+	"fmt"
+	"html/template"
+	"math"
+	"sort"
+)
+
+//go:embed *.gohtml style.css
+var assets embed.FS
+
+var pages = template.Must(template.New("").Funcs(template.FuncMap{
+	"pct":   percent,
+	"style": func() (template.CSS, error) { b, err := assets.ReadFile("style.css"); return template.CSS(b), err },
+	"num":   func(v float64) string { return tickLabel(v) },
+	"dur":   duration,
+	"heat":  heat,
+}).ParseFS(assets, "*.gohtml"))
+
+// percent writes a fraction; NaN (no attempts) is a dash.
+func percent(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f%%", 100*v)
+}
+
+func duration(seconds float64) string {
+	s := int(seconds + 0.5)
+	if s < 120 {
+		return fmt.Sprintf("%d s", s)
+	}
+	return fmt.Sprintf("%d min %02d s", s/60, s%60)
+}
+
+// heat is a cell's opacity in percent for a success share.
+func heat(v float64) int {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return int(math.Round(v * 100))
+}
+
+// page is everything report.html shows.
+type page struct {
+	Title   string
+	Facts   [][2]string // name, value
+	Tiles   []tile
+	Charts  []template.HTML
+	Table   []harnessRow // before and after, from the summary
+	Kinds   kindTable
+	Samples []sample
+	Live    bool // served by view: links to every rollout
+	Steps   []stepLink
+}
+
+type tile struct{ Name, Value, Note string }
+
+type harnessRow struct {
+	Harness                                    string
+	PassBefore, AvgBefore, PassAfter, AvgAfter float64 // NaN where not evaluated
+}
+
+// kindTable is success by harness (rows) and task kind (columns), over the last recorded attempts.
+type kindTable struct {
+	Caption string
+	Kinds   []string
+	Rows    []kindRow
+}
+
+type kindRow struct {
+	Harness string
+	Cells   []kindCell
+}
+
+type kindCell struct {
+	Share float64 // NaN without attempts
+	N     int
+}
+
+type stepLink struct {
+	Step     int
+	Rollouts int
+}
+
+// countKinds fills a kindTable from attempts given as (harness, kind, success).
+func countKinds(caption string, attempts []attempt) kindTable {
+	type key struct{ harness, kind string }
+	won, all := map[key]int{}, map[key]int{}
+	kinds, harnesses := map[string]bool{}, map[string]bool{}
+	for _, a := range attempts {
+		k := key{a.harness, a.kind}
+		kinds[a.kind], harnesses[a.harness] = true, true
+		all[k]++
+		if a.success {
+			won[k]++
+		}
+	}
+	t := kindTable{Caption: caption, Kinds: sortedKeys(kinds)}
+	for _, h := range sortedHarnesses(harnesses) {
+		row := kindRow{Harness: h}
+		for _, kind := range t.Kinds {
+			k := key{h, kind}
+			c := kindCell{Share: math.NaN(), N: all[k]}
+			if c.N > 0 {
+				c.Share = float64(won[k]) / float64(c.N)
+			}
+			row.Cells = append(row.Cells, c)
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+type attempt struct {
+	harness, kind string
+	success       bool
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// sortedHarnesses puts h0 first and routed last; siblings stand between by name.
+func sortedHarnesses[T any](m map[string]T) []string {
+	rank := func(id string) string {
+		switch id {
+		case "h0":
+			return "0"
+		case "routed":
+			return "2"
+		default:
+			return "1" + id
+		}
+	}
+	out := sortedKeys(m)
+	sort.SliceStable(out, func(i, j int) bool { return rank(out[i]) < rank(out[j]) })
+	return out
+}
