@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sort"
 	"strings"
 
 	"harness-s/rollout"
@@ -123,3 +124,13 @@ var (
 	ErrGone   = fmt.Errorf("the table is gone")
 	ErrTooBig = fmt.Errorf("the table is too big to grade")
 )
+
+// Canonical is a text that two tables share only with the same columns and the same rows in any order.
+func Canonical(columns []string, rows [][]any) string {
+	lines := make([]string, len(rows))
+	for i, r := range rows {
+		lines[i] = renderRows([][]any{r})
+	}
+	sort.Strings(lines)
+	return strings.Join(columns, "\x00") + "\n" + strings.Join(lines, "\n")
+}

@@ -72,7 +72,7 @@ func readState(ctx context.Context, r *Row, f sqlenv.Final) (st state, reason st
 			return st, fmt.Sprintf("table %s: a column is gone", t.Name), nil
 		}
 		hashes = append(hashes, tableHash(own))
-		st.tables = append(st.tables, exactRows(cols, rows))
+		st.tables = append(st.tables, sqlenv.Canonical(cols, rows))
 	}
 	sort.Strings(hashes)
 	st.hash = strings.Join(hashes, "_")
@@ -101,21 +101,4 @@ func ownColumns(t sqlenv.Table, cols []string, rows [][]any) ([][]any, bool) {
 		}
 	}
 	return out, true
-}
-
-// exactRows is a text that two tables share only with the same columns and the same rows in any order.
-func exactRows(cols []string, rows [][]any) string {
-	lines := make([]string, len(rows))
-	for i, r := range rows {
-		t := make(pylit.Tuple, len(r))
-		for j, v := range r {
-			if b, ok := v.([]byte); ok {
-				v = pylit.Bytes(b)
-			}
-			t[j] = v
-		}
-		lines[i] = pylit.Repr(t)
-	}
-	sort.Strings(lines)
-	return strings.Join(cols, "\x00") + "\n" + strings.Join(lines, "\n")
 }
