@@ -273,3 +273,9 @@ func checkSample(p *kernels.SampleParams, vocab int) error {
 	}
 	return nil
 }
+
+// Used is the share of the cache that open sequences hold, 0 to 1; kept prefixes are not counted.
+func (d *Decoder) Used() float64 {
+	idle := len(d.blocks.free) + d.blocks.max - d.blocks.made + d.blocks.idle.Len()
+	return 1 - float64(idle)/float64(d.blocks.max)
+}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"harness-s/internal/atomicfile"
+	"harness-s/kernels"
 	"harness-s/model/safetensors"
 )
 
@@ -104,14 +105,7 @@ func (m *Model) entries(opt SaveOptions) []safetensors.Entry {
 		if d, ok := m.source.dtypes[p.Name]; ok && opt.KeepDType {
 			dtype = d
 		}
-		out = append(out, safetensors.Entry{Name: p.Name, DType: dtype, Shape: p.Shape, Data: func(w io.Writer) error {
-			buf := make([]float32, p.size())
-			m.be.Download(buf, p.W)
-			if err := m.be.Sync(); err != nil {
-				return err
-			}
-			return safetensors.Floats(buf, dtype)(w)
-		}})
+		out = append(out, m.entry(p.Name, p.Shape, p.W, dtype))
 	}
 	for _, t := range m.source.extra {
 		out = append(out, safetensors.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: func(w io.Writer) error {
@@ -121,4 +115,16 @@ func (m *Model) entries(opt SaveOptions) []safetensors.Entry {
 	}
 	safetensors.SortEntries(out)
 	return out
+}
+
+// entry is a tensor to write from the backend's memory.
+func (m *Model) entry(name string, shape []int, b kernels.Buffer, dtype safetensors.DType) safetensors.Entry {
+	return safetensors.Entry{Name: name, DType: dtype, Shape: shape, Data: func(w io.Writer) error {
+		buf := make([]float32, b.Len())
+		m.be.Download(buf, b)
+		if err := m.be.Sync(); err != nil {
+			return err
+		}
+		return safetensors.Floats(buf, dtype)(w)
+	}}
 }

@@ -166,14 +166,7 @@ func (m *Model) WriteGrads(path string) error {
 	var entries []safetensors.Entry
 	for i := range m.params {
 		p := &m.params[i]
-		entries = append(entries, safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Shape, Data: func(w io.Writer) error {
-			buf := make([]float32, p.size())
-			m.GradValues(p, buf)
-			if err := m.be.Sync(); err != nil {
-				return err
-			}
-			return safetensors.Floats(buf, safetensors.F32)(w)
-		}})
+		entries = append(entries, m.entry(p.Name, p.Shape, p.Grad, safetensors.F32))
 	}
 	safetensors.SortEntries(entries)
 	if err := safetensors.WriteFile(path, map[string]string{"format": "pt"}, entries); err != nil {
