@@ -1,1 +1,11 @@
 /* Bodies of the token-mixing and inference ops, one include a file. */
+#include "mixer_args.h"
+#include "small_gemm.inc.h"
+#include "conv.inc.h"
+#include "gates.inc.h"
+#include "gdn.inc.h"
+#include "gdn_backward.inc.h"
+#include "gnorm.inc.h"
+#include "rope.inc.h"
+#include "attn.inc.h"
+#include "attn_backward.inc.h"

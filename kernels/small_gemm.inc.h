@@ -1,104 +1,139 @@
-// Small matrix products on row-major operands in cache, for the mixers. Included once per instruction set.
-//
-// The rule of bits: every element of C is ONE chain of fused multiply-adds over ascending k that starts from
-// the value in C. The chain does not depend on the tile an element falls into, so a row has the same bits
-// alone or among others, and a product over k may be cut into several calls.
+/* Small matrix products on row-major operands in cache, for the mixers.
+ *
+ * The rule of bits: every element of C is ONE chain of fused multiply-adds over ascending k, started from 0 or from
+ * the value in C. The chain does not depend on the tile that the element falls into, so a row has the same bits alone
+ * or among others, and a product over k may be cut into several calls.
+ */
 
-// GEMM_VECS vectors by GEMM_ROWS rows is the largest register tile; small tiles keep the accumulators in registers.
-#if VW == 16
+/* The largest register tile has GEMM_VECS vectors of columns. */
+#if defined(HS_VEC_AVX512)
 #define GEMM_VECS 4
 #else
 #define GEMM_VECS 2
 #endif
 
-// gemm_tile: R rows by NV vectors; the last vector has `tail` valid lanes when masked. All of R, NV and masked are
-// compile-time constants at every call.
-static inline __attribute__((always_inline)) void FN(gemm_tile)(
-    const int R, const int NV, const int masked, int tail, float *restrict C, size_t ldc, const float *A, size_t ars,
-    size_t acs, const float *B, size_t ldb, int K) {
-  V acc[8][GEMM_VECS];
+#define GEMM_ARGS \
+    int zero, float *restrict C, int64_t ldc, const float *A, int64_t ars, int64_t acs, const float *B, int64_t ldb
+
+/* gemm_tile: R rows by NV vectors; the last vector has tail valid lanes when masked. R, NV and masked are constants
+ * at every call, so that the accumulators live in registers. */
+HS_INLINE void FN(gemm_tile)(const int R, const int NV, const int masked, int64_t tail, GEMM_ARGS, int64_t K) {
+    V acc[8][GEMM_VECS];
 #pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
+    for (int r = 0; r < R; r++) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; v++) {
-      const float *c = C + r * ldc + v * VW;
-      acc[r][v] = masked && v == NV - 1 ? v_loadn(c, tail) : v_load(c);
+        for (int v = 0; v < NV; v++) {
+            const float *c = C + r * ldc + v * VW;
+            if (zero) acc[r][v] = v_zero();
+            else acc[r][v] = masked && v == NV - 1 ? v_loadn(c, tail) : v_load(c);
+        }
     }
-  }
-  for (int k = 0; k < K; k++) {
-    V b[GEMM_VECS];
+    for (int64_t k = 0; k < K; k++) {
+        V b[GEMM_VECS];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; v++) {
-      const float *p = B + k * ldb + v * VW;
-      b[v] = masked && v == NV - 1 ? v_loadn(p, tail) : v_load(p);
+        for (int v = 0; v < NV; v++) {
+            const float *p = B + k * ldb + v * VW;
+            b[v] = masked && v == NV - 1 ? v_loadn(p, tail) : v_load(p);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            V a = v_set1(A[r * ars + k * acs]);
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; v++) acc[r][v] = v_fma(a, b[v], acc[r][v]);
+        }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-      V a = v_set1(A[r * ars + k * acs]);
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; v++) acc[r][v] = v_fma(a, b[v], acc[r][v]);
+        for (int v = 0; v < NV; v++) {
+            float *c = C + r * ldc + v * VW;
+            if (masked && v == NV - 1) v_storen(c, acc[r][v], tail);
+            else v_store(c, acc[r][v]);
+        }
     }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; v++) {
-      float *c = C + r * ldc + v * VW;
-      if (masked && v == NV - 1) v_storen(c, acc[r][v], tail);
-      else v_store(c, acc[r][v]);
-    }
-  }
 }
 
-#define GEMM_ARGS float *restrict C, size_t ldc, const float *A, size_t ars, size_t acs, const float *B, size_t ldb
-#define GEMM_STEP(R, NV, MASK)                                                 \
-  for (; m + R <= M; m += R)                                                   \
-    FN(gemm_tile)(R, NV, MASK, tail, C + m * ldc, ldc, A + m * ars, ars, acs, B, ldb, K);
+#define GEMM_STEP(R, NV, MASK) \
+    for (; m + R <= M; m += R) \
+        FN(gemm_tile)(R, NV, MASK, tail, zero, C + m * ldc, ldc, A + m * ars, ars, acs, B, ldb, K);
 
-// gemm_cols_*: all M rows of one strip of NV vectors.
-#define GEMM_COLS(NAME, NV, MASK, BIG)                                                    \
-  static void FN(NAME)(int tail, GEMM_ARGS, int M, int K) {                               \
-    int m = 0;                                                                            \
-    (void)tail;                                                                           \
-    if (BIG == 8) { GEMM_STEP(8, NV, MASK) }                                              \
-    GEMM_STEP(4, NV, MASK)                                                                \
-    GEMM_STEP(2, NV, MASK)                                                                \
-    GEMM_STEP(1, NV, MASK)                                                                \
-  }
+/* All M rows of one strip of NV vectors. */
+#define GEMM_STRIP(NAME, NV, MASK, BIG)                                            \
+    static void FN(NAME)(int64_t tail, GEMM_ARGS, int64_t M, int64_t K) {          \
+        int64_t m = 0;                                                             \
+        (void)tail;                                                                \
+        if (BIG == 8) { GEMM_STEP(8, NV, MASK) }                                   \
+        GEMM_STEP(4, NV, MASK)                                                     \
+        GEMM_STEP(2, NV, MASK)                                                     \
+        GEMM_STEP(1, NV, MASK)                                                     \
+    }
 
 #if GEMM_VECS == 4
-GEMM_COLS(gemm_cols_4, 4, 0, 4)
-GEMM_COLS(gemm_cols_2, 2, 0, 8)
-GEMM_COLS(gemm_cols_1, 1, 0, 8)
-GEMM_COLS(gemm_cols_1m, 1, 1, 8)
+GEMM_STRIP(gemm_strip4, 4, 0, 4)
+GEMM_STRIP(gemm_strip2, 2, 0, 8)
 #else
-GEMM_COLS(gemm_cols_2, 2, 0, 4)
-GEMM_COLS(gemm_cols_1, 1, 0, 8)
-GEMM_COLS(gemm_cols_1m, 1, 1, 8)
+GEMM_STRIP(gemm_strip2, 2, 0, 4)
 #endif
+GEMM_STRIP(gemm_strip1, 1, 0, 8)
+GEMM_STRIP(gemm_tail, 1, 1, 8)
 
-// gemm: C[M,N] += A[M,K] B[K,N] with A[m,k] at A[m*ars + k*acs]; B and C row-major with strides ldb, ldc.
-static void FN(gemm)(GEMM_ARGS, int M, int N, int K) {
-  int n = 0;
-  if (M <= 0 || K <= 0) return;
+/* gemm: C[M,N] = (zero) or += A[M,K] B[K,N] with A[m,k] at A[m·ars + k·acs]; B and C row-major, strides ldb, ldc. */
+static void FN(gemm)(GEMM_ARGS, int64_t M, int64_t N, int64_t K) {
+    int64_t n = 0;
+    if (M <= 0 || (K <= 0 && !zero)) return;
 #if GEMM_VECS == 4
-  for (; n + 4 * VW <= N; n += 4 * VW) FN(gemm_cols_4)(0, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
+    for (; n + 4 * VW <= N; n += 4 * VW) FN(gemm_strip4)(0, zero, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
 #endif
-  for (; n + 2 * VW <= N; n += 2 * VW) FN(gemm_cols_2)(0, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
-  for (; n + VW <= N; n += VW) FN(gemm_cols_1)(0, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
-  if (n < N) FN(gemm_cols_1m)(N - n, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
+    for (; n + 2 * VW <= N; n += 2 * VW) FN(gemm_strip2)(0, zero, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
+    for (; n + VW <= N; n += VW) FN(gemm_strip1)(0, zero, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
+    if (n < N) FN(gemm_tail)(N - n, zero, C + n, ldc, A, ars, acs, B + n, ldb, M, K);
 }
 
-// zero_rows: C[M,N] = 0.
-static inline void FN(zero_rows)(float *C, size_t ldc, int M, int N) {
-  for (int m = 0; m < M; m++) memset(C + m * ldc, 0, sizeof(float) * N);
+/* tri_add: C[i] += sum over j <= i of A[i,j] B[j] for n rows of N columns; A has row stride lda. The halves make it
+ * products of rectangles; every element's chain ascends over j. */
+static void FN(tri_add)(float *C, int64_t ldc, const float *A, int64_t lda, const float *B, int64_t ldb, int64_t n,
+                        int64_t N) {
+    if (n <= 0) return;
+    if (n == 1) {
+        FN(gemm)(0, C, ldc, A, lda, 1, B, ldb, 1, N, 1);
+        return;
+    }
+    int64_t h = n / 2;
+    FN(tri_add)(C, ldc, A, lda, B, ldb, h, N);
+    FN(gemm)(0, C + h * ldc, ldc, A + h * lda, lda, 1, B, ldb, n - h, N, h);
+    FN(tri_add)(C + h * ldc, ldc, A + h * lda + h, lda, B + h * ldb, ldb, n - h, N);
 }
 
-// transpose: dst[c*ldd + r] = src[r*lds + c] for an [R,N] block.
-static void FN(transpose)(float *restrict dst, size_t ldd, const float *restrict src, size_t lds, int R, int N) {
-  for (int r0 = 0; r0 < R; r0 += 16) {
-    int r1 = r0 + 16 < R ? r0 + 16 : R;
-    for (int c = 0; c < N; c++)
-      for (int r = r0; r < r1; r++) dst[c * ldd + r] = src[r * lds + c];
-  }
+/* transpose: dst[c·ldd + r] = src[r·lds + c] for an [R,N] block. */
+static void FN(transpose)(float *restrict dst, int64_t ldd, const float *restrict src, int64_t lds, int64_t R, int64_t N) {
+    for (int64_t r0 = 0; r0 < R; r0 += 16) {
+        int64_t r1 = hs_min(r0 + 16, R);
+        for (int64_t c = 0; c < N; c++)
+            for (int64_t r = r0; r < r1; r++) dst[c * ldd + r] = src[r * lds + c];
+    }
+}
+
+/* vec_dot: sum of x·y over n in a fixed lane order. */
+HS_INLINE float FN(vec_dot)(const float *x, const float *y, int64_t n) {
+    V acc = v_zero();
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) acc = v_fma(v_load(x + i), v_load(y + i), acc);
+    if (i < n) acc = v_fma(v_loadn(x + i, n - i), v_loadn(y + i, n - i), acc);
+    return v_hsum(acc);
+}
+
+/* vec_scale: y = a·x, n words. */
+HS_INLINE void FN(vec_scale)(float *y, const float *x, float a, int64_t n) {
+    V va = v_set1(a);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_mul(va, v_load(x + i)));
+    if (i < n) v_storen(y + i, v_mul(va, v_loadn(x + i, n - i)), n - i);
+}
+
+/* vec_axpy: y += a·x, n words. */
+HS_INLINE void FN(vec_axpy)(float *y, const float *x, float a, int64_t n) {
+    V va = v_set1(a);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_fma(va, v_load(x + i), v_load(y + i)));
+    if (i < n) v_storen(y + i, v_fma(va, v_loadn(x + i, n - i), v_loadn(y + i, n - i)), n - i);
 }

@@ -1,0 +1,168 @@
+/* The gated delta rule, forward: chunks of HS_C rows counted from position 0 of the sequence.
+ *
+ * For chunk row i, with S the state at the chunk's start and G the cumulative log-decay since then:
+ *
+ *   x_i = v_i - exp(G_i) S'k_i
+ *   e_i = x_i - sum_{j<i} exp(G_i-G_j) (k_i·k_j) u_j        u_i = beta_i e_i
+ *   o_i = exp(G_i) S'q_i + sum_{j<=i} exp(G_i-G_j) (q_i·k_j) u_j
+ *   after row 63:  S = exp(G_63) S + sum_i exp(G_63-G_i) k_i u_i'
+ *
+ * (e is the recurrence's prediction error, v - S~'k.) Training and inference both run gdn_rows, so a row has the
+ * same bits whichever rows came with it: all sums are the fixed chains of small_gemm.inc.h.
+ */
+
+/* What the rows of the current chunk leave behind, for one key head and its group of value heads. */
+typedef struct {
+    float *S;  /* [group,Dk,Dv] at the chunk's start */
+    float *G;  /* [group,HS_C] cumulative log-decay */
+    float *KT; /* [Dk,HS_C] normalised keys, transposed */
+    float *U;  /* [group,HS_C,Dv] corrected values */
+} FN(gdn_cache);
+
+/* The row's inputs for rows i0.. of a chunk: pointers to token i0. */
+typedef struct {
+    const float *q, *k, *v; /* token stride ch; v: of the group's first value head */
+    const float *g, *beta;  /* token stride hv */
+    float *o;               /* token stride hv·dv */
+    float *err;             /* like o, or NULL */
+} FN(gdn_rows_io);
+
+/* l2norm: y = x·a with a = c/sqrt(sum x² + 1e-6). */
+HS_INLINE void FN(l2norm)(float *y, const float *x, float c, int64_t n) {
+    float r = c / sqrtf(FN(vec_dot)(x, x, n) + 1e-6f);
+    FN(vec_scale)(y, x, r, n);
+}
+
+/* gdn_solve: e_i += sum_{j<i} C[i,j] u_j, u_i = beta_i e_i for n rows, C's row stride HS_C. */
+static void FN(gdn_solve)(float *E, int64_t lde, float *U, int64_t ldu, const float *C, const float *beta, int64_t bs,
+                          int64_t n, int64_t dv) {
+    if (n == 1) {
+        FN(vec_scale)(U, E, beta[0], dv);
+        return;
+    }
+    int64_t h = n / 2;
+    FN(gdn_solve)(E, lde, U, ldu, C, beta, bs, h, dv);
+    FN(gemm)(0, E + h * lde, lde, C + h * HS_C, HS_C, 1, U, ldu, n - h, dv, h);
+    FN(gdn_solve)(E + h * lde, lde, U + h * ldu, ldu, C + h * HS_C + h, beta + h * bs, bs, n - h, dv);
+}
+
+/* gdn_coef: row i of the chunk: C = -exp(G_i-G_j) kk_j for j < i and P = exp(G_i-G_j) qk_j for j <= i. Lanes beyond i
+ * hold rubbish, which nothing reads. */
+HS_INLINE void FN(gdn_coef)(float *C, float *P, const float *kk, const float *qk, const float *G, int64_t i) {
+    V gi = v_set1(G[i]);
+    for (int64_t j = 0; j <= i; j += VW) {
+        V gam = v_exp(v_sub(gi, v_load(G + j)));
+        v_store(C + j, v_mul(v_neg(gam), v_load(kk + j)));
+        v_store(P + j, v_mul(gam, v_load(qk + j)));
+    }
+}
+
+/* gdn_fold: S = exp(G_last) S + sum_i exp(G_last - G_i) k_i u_i'. W is scratch [HS_C,up16(Dv)]. */
+static void FN(gdn_fold)(const hs_gdn_shape *s, float *S, const float *G, const float *KT, const float *U, float *W) {
+    int64_t ldw = hs_up16(s->dv);
+    float last = G[HS_C - 1];
+    for (int64_t i = 0; i < HS_C; i++) FN(vec_scale)(W + i * ldw, U + i * s->dv, s_exp(last - G[i]), s->dv);
+    FN(vec_scale)(S, S, s_exp(last), s->dk * s->dv);
+    FN(gemm)(0, S, s->dv, KT, HS_C, 1, W, ldw, s->dk, s->dv, HS_C);
+}
+
+/* gdn_rows: rows i0..i0+n-1 (i0+n <= HS_C) of the current chunk; folds the cache when row HS_C-1 is done. */
+static void FN(gdn_rows)(const hs_gdn_shape *s, FN(gdn_cache) c, FN(gdn_rows_io) io, int64_t i0, int64_t n,
+                         float *scratch) {
+    int64_t dk = s->dk, dv = s->dv, group = s->hv / s->hk, ldk = hs_up16(dk), ldv = hs_up16(dv), i1 = i0 + n;
+    float *kq = scratch;             /* [2n,ldk] keys, then scaled queries */
+    float *prod = kq + 2 * n * ldk;  /* [2n,HS_C] k·k, then q·k */
+    float *coef = prod + 2 * n * HS_C; /* [2n,HS_C] */
+    float *eo = coef + 2 * n * HS_C; /* [2n,ldv] e, then o */
+    float *W = eo + 2 * n * ldv;     /* [HS_C,ldv] */
+    float qscale = 1.0f / sqrtf((float)dk);
+    for (int64_t i = 0; i < n; i++) {
+        FN(l2norm)(kq + i * ldk, io.k + i * s->ch, 1.0f, dk);
+        FN(l2norm)(kq + (n + i) * ldk, io.q + i * s->ch, qscale, dk);
+        for (int64_t d = 0; d < dk; d++) c.KT[d * HS_C + i0 + i] = kq[i * ldk + d];
+    }
+    for (int64_t r = 0; r < n; r += 16) { /* the triangle, 16 rows at a time */
+        int64_t m = hs_min(16, n - r), lanes = hs_ceil(i0 + r + m, VW) * VW;
+        FN(gemm)(1, prod + r * HS_C, HS_C, kq + r * ldk, ldk, 1, c.KT, HS_C, m, lanes, dk);
+        FN(gemm)(1, prod + (n + r) * HS_C, HS_C, kq + (n + r) * ldk, ldk, 1, c.KT, HS_C, m, lanes, dk);
+    }
+    for (int64_t h = 0; h < group; h++) {
+        float *S = c.S + h * dk * dv, *G = c.G + h * HS_C, *U = c.U + h * HS_C * dv;
+        const float *beta = io.beta + h;
+        FN(gemm)(1, eo, ldv, kq, ldk, 1, S, dv, 2 * n, dv, dk);
+        for (int64_t i = 0; i < n; i++) G[i0 + i] = (i0 + i > 0 ? G[i0 + i - 1] : 0.0f) + io.g[i * s->hv + h];
+        for (int64_t i = 0; i < n; i++) {
+            float eg = s_exp(G[i0 + i]);
+            const float *v = io.v + i * s->ch + h * dv;
+            float *e = eo + i * ldv;
+            FN(gdn_coef)(coef + i * HS_C, coef + (n + i) * HS_C, prod + i * HS_C, prod + (n + i) * HS_C, G, i0 + i);
+            FN(vec_scale)(eo + (n + i) * ldv, eo + (n + i) * ldv, eg, dv);
+            int64_t k = 0;
+            for (; k + VW <= dv; k += VW) v_store(e + k, v_fnma(v_set1(eg), v_load(e + k), v_load(v + k)));
+            if (k < dv) v_storen(e + k, v_fnma(v_set1(eg), v_loadn(e + k, dv - k), v_loadn(v + k, dv - k)), dv - k);
+        }
+        FN(gemm)(0, eo, ldv, coef, HS_C, 1, U, dv, 2 * n, dv, i0);
+        FN(gdn_solve)(eo, ldv, U + i0 * dv, dv, coef + i0, beta, s->hv, n, dv);
+        FN(tri_add)(eo + n * ldv, ldv, coef + n * HS_C + i0, HS_C, U + i0 * dv, dv, n, dv);
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(io.o + (i * s->hv + h) * dv, eo + (n + i) * ldv, sizeof(float) * (size_t)dv);
+            if (io.err) memcpy(io.err + (i * s->hv + h) * dv, eo + i * ldv, sizeof(float) * (size_t)dv);
+        }
+        if (i1 == HS_C) FN(gdn_fold)(s, S, G, c.KT, U, W);
+    }
+}
+
+/* gdn_io: the inputs of token t for key head kh. */
+HS_INLINE FN(gdn_rows_io) FN(gdn_io)(const hs_gdn_args *a, int64_t t, int64_t kh) {
+    const hs_gdn_shape *s = &a->s;
+    int64_t h0 = kh * (s->hv / s->hk);
+    FN(gdn_rows_io) io = {
+        .q = a->qkv + t * s->ch + kh * s->dk,
+        .k = a->qkv + t * s->ch + (s->hk + kh) * s->dk,
+        .v = a->qkv + t * s->ch + 2 * s->hk * s->dk + h0 * s->dv,
+        .g = a->g + t * s->hv + h0,
+        .beta = a->beta + t * s->hv + h0,
+        .o = a->o + (t * s->hv + h0) * s->dv,
+        .err = a->err ? a->err + (t * s->hv + h0) * s->dv : NULL,
+    };
+    return io;
+}
+
+/* Item: (row, key head), from zero state. */
+HS_WORKER(gdn) {
+    const hs_gdn_args *a = args_;
+    const hs_gdn_shape *s = &a->s;
+    int64_t group = s->hv / s->hk, state = group * s->dk * s->dv;
+    FN(gdn_cache) c = {.S = scratch};
+    c.G = c.S + hs_up16(state);
+    c.KT = c.G + group * HS_C;
+    c.U = c.KT + s->dk * HS_C;
+    float *work = c.U + group * HS_C * hs_up16(s->dv);
+    for (int64_t item = lo; item < hi; item++) {
+        int64_t row = item / s->hk, kh = item % s->hk, t1 = a->cu[row + 1], chunk = a->chunk0[row];
+        memset(c.S, 0, sizeof(float) * (size_t)state);
+        for (int64_t t = a->cu[row]; t < t1; t += HS_C, chunk++) {
+            if (a->start) memcpy(a->start + chunk * s->hk * state + kh * state, c.S, sizeof(float) * (size_t)state);
+            FN(gdn_rows)(s, c, FN(gdn_io)(a, t, kh), 0, hs_min(HS_C, t1 - t), work);
+        }
+    }
+}
+
+/* Item: (span, key head). State: S [Hv,Dk,Dv] | G [Hv,HS_C] | KT [Hk,Dk,HS_C] | U [Hv,HS_C,Dv]. */
+HS_WORKER(gdn_extend) {
+    const hs_gdn_args *a = args_;
+    const hs_gdn_shape *s = &a->s;
+    int64_t group = s->hv / s->hk;
+    for (int64_t item = lo; item < hi; item++) {
+        const hs_span *sp = a->spans + item / s->hk;
+        int64_t kh = item % s->hk, h0 = kh * group;
+        float *st = (float *)a->states[item / s->hk];
+        float *G = st + s->hv * s->dk * s->dv, *KT = G + s->hv * HS_C, *U = KT + s->hk * s->dk * HS_C;
+        FN(gdn_cache) c = {st + h0 * s->dk * s->dv, G + h0 * HS_C, KT + kh * s->dk * HS_C, U + h0 * HS_C * s->dv};
+        for (int64_t done = 0; done < sp->len;) {
+            int64_t i0 = (sp->pos + done) % HS_C, n = hs_min(HS_C - i0, sp->len - done);
+            FN(gdn_rows)(s, c, FN(gdn_io)(a, sp->row + done, kh), i0, n, scratch);
+            done += n;
+        }
+    }
+}
