@@ -83,7 +83,7 @@ func (b *cpuBackend) Alloc(purpose string, n int) (Buffer, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("kernels: Alloc(%q, %d): negative size", purpose, n))
 	}
-	p := uintptr(C.hs_alloc(C.int64_t(n) * 4))
+	p := uintptr(C.hs_alloc(C.int64_t(min(n, 1<<60)) * 4))
 	if p == 0 {
 		return Buffer{}, fmt.Errorf("cpu backend: no memory for %d bytes of %s", int64(n)*4, purpose)
 	}

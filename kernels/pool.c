@@ -210,7 +210,7 @@ void hs_parallel(hs_ctx *c, hs_fn fn, const void *args, int64_t n, int64_t grain
 
 uintptr_t hs_alloc(int64_t bytes) {
     void *mem = NULL;
-    if (bytes < 0 || posix_memalign(&mem, 64, (size_t)bytes + 64) != 0) return 0;
+    if (bytes < 0 || bytes > (int64_t)1 << 46 || posix_memalign(&mem, 64, (size_t)bytes + 64) != 0) return 0;
     memset(mem, 0, (size_t)bytes);
     return (uintptr_t)mem;
 }
