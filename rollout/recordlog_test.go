@@ -100,6 +100,13 @@ func TestRecordLogTornAnywhere(t *testing.T) {
 	}
 	cutPath := filepath.Join(dir, "cut.jsonl.zst")
 	for n := int64(0); n <= int64(len(data)); n++ {
+		near := false // every byte beside a frame's edge, every fifth elsewhere
+		for _, s := range append(sizes, 0) {
+			near = near || max(n-s, s-n) <= 16
+		}
+		if !near && n%5 != 0 {
+			continue
+		}
 		if err := os.WriteFile(cutPath, data[:n], 0o644); err != nil {
 			t.Fatal(err)
 		}
