@@ -1,0 +1,11 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+)
+
+// Build wires the real parts.
+func Build(ctx context.Context, c Config, model, pool string) (Parts, error) {
+	return Parts{}, errors.New("not wired yet")
+}

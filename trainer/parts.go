@@ -1,0 +1,72 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+
+	"harness-s/kernels"
+	"harness-s/model"
+	"harness-s/rollout"
+	"harness-s/rollout/harness"
+)
+
+// Learner is the policy under training. *model.Model is most of it (learner.go); tests bring a small one.
+// One goroutine uses it.
+type Learner interface {
+	Forward(b model.Batch, opt model.ForwardOptions) (model.Stats, error)
+	Backward(coef []float32) error // adds to the gradients
+	ZeroGrad()
+	GradNorm() float64
+	NonFiniteGrads() int
+	Update(p kernels.AdamWParams) error
+
+	WriteWeights(dir string) error    // a Hugging Face folder's files into an existing folder
+	WriteOptimizer(path string) error // the Adam moments
+	ReadOptimizer(path string) error  // what WriteOptimizer wrote
+	DeviceBytes() int64               // memory held on the device, 0 where that is the host
+}
+
+// Actor runs attempts: the rollout side as the loop sees it.
+type Actor interface {
+	// Collect returns one record a job, in the jobs' order. Broken attempts were retried; one that stayed broken
+	// comes back with its broken status. An error means that the whole call failed or ctx ended.
+	Collect(ctx context.Context, jobs []rollout.Job) ([]*rollout.Record, error)
+}
+
+// Server is the rollout servers' control side.
+type Server interface {
+	// Sync makes the servers load the Hugging Face folder dir as weight version `version`.
+	Sync(ctx context.Context, dir string, version int) error
+	// Score is the log-prob of each token given those before it, at temperature 1; entry 0 is 0.
+	Score(ctx context.Context, tokens []int32) ([]float32, error)
+}
+
+// Router chooses siblings. Its choices follow from its state and its arguments alone.
+type Router interface {
+	// Observe replaces the validation statistics: attempts at validation tasks under H0 and every sibling.
+	Observe(step int, records []*rollout.Record) error
+	// TopK is the k best distinct siblings for a task, best first.
+	TopK(task rollout.Task, k int) ([]string, error)
+	// Rank1 is the harness to evaluate the task under.
+	Rank1(task rollout.Task) (string, error)
+	// Best is the sibling that does best over all validation tasks.
+	Best() (string, error)
+	json.Marshaler
+	json.Unmarshaler
+}
+
+// Tasks are the splits of an environment.
+type Tasks struct {
+	Train, Validation, Test []rollout.Task
+}
+
+// Parts are what a run is wired to.
+type Parts struct {
+	Learner Learner
+	Actor   Actor
+	Server  Server
+	Router  Router
+	Pool    *harness.Pool
+	Tasks   Tasks
+	Close   func() error // frees what the parts hold; may be nil
+}

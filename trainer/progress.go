@@ -1,0 +1,146 @@
+package trainer
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"harness-s/rollout/harness"
+)
+
+// clock measures steps. Their times are the only numbers of a run that a repeat does not give again.
+type clock struct {
+	begun      time.Time
+	checkpoint float64 // seconds the last checkpoint took
+}
+
+func (c *clock) start() { c.begun = time.Now() }
+
+func (c *clock) lap(out metrics) { out["time/step"] = time.Since(c.begun).Seconds() }
+
+// perf fills in throughput and memory.
+func (s *stepRun) perf() {
+	if t := s.out["time/step"]; t > 0 {
+		s.out["perf/tokens_per_s"] = s.out["tokens/policy"] / t
+	}
+	if rss := residentBytes(); rss > 0 {
+		s.out["perf/rss_bytes"] = float64(rss)
+	}
+	if s.parts.Learner != nil {
+		s.out["perf/device_bytes"] = float64(s.parts.Learner.DeviceBytes())
+	}
+}
+
+// residentBytes is this process's resident memory, 0 where the system does not say.
+func residentBytes() int64 {
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// progress tells people how far a run is: a plain line a step, or on a terminal one line written over.
+type progress struct {
+	out      io.Writer
+	terminal bool
+	cfg      Config
+	begun    time.Time
+	first    int // rollouts done when this process began its first step; -1: not yet
+	width    int // of the line on the terminal
+}
+
+func newProgress(out io.Writer, terminal bool, cfg Config) *progress {
+	return &progress{out: out, terminal: terminal, cfg: cfg, begun: time.Now(), first: -1}
+}
+
+// phase says what long thing starts now.
+func (p *progress) phase(what string, rollouts int) {
+	p.show(fmt.Sprintf("%s: %d rollouts", what, rollouts))
+}
+
+func (p *progress) step(s state, m metrics) {
+	if p.first < 0 { // the state before the first step of this process
+		p.first = s.Rollouts
+		p.begun = time.Now()
+		if s.Step > 0 {
+			p.first -= int(m["group/rollouts"])
+		}
+	}
+	if s.Step == 0 {
+		return
+	}
+	line := fmt.Sprintf("step %d  reward %.3f  h0 %.3f  rescue %.2f -> %.2f  entropy %.3f  %.0f tok/s  %d/%d rollouts  %s",
+		s.Step, m["reward/mean"], m["success/h0"], m["rescue/rate"], m["rescue/success"], m["policy/entropy"],
+		m["perf/tokens_per_s"], s.Rollouts, p.cfg.Budget.Rollouts, p.left(s))
+	for _, name := range []string{fmt.Sprintf("eval/avg@%d/%s", p.cfg.Eval.K, harness.BaseID)} {
+		if x, ok := m[name]; ok {
+			line += fmt.Sprintf("  %s %.3f", name, x)
+		}
+	}
+	p.show(line)
+}
+
+// left is the time spent and, by the rollout budget, the time to go.
+func (p *progress) left(s state) string {
+	spent := time.Since(p.begun).Seconds()
+	done, all := s.Rollouts-p.first, p.cfg.Budget.Rollouts-p.first
+	if done <= 0 {
+		return duration(s.WallS) + " elapsed"
+	}
+	return fmt.Sprintf("%s elapsed, %s left", duration(s.WallS), duration(spent*float64(all-done)/float64(done)))
+}
+
+func duration(seconds float64) string {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}
+
+func (p *progress) show(line string) {
+	if p.out == nil {
+		return
+	}
+	if !p.terminal {
+		fmt.Fprintln(p.out, line)
+		return
+	}
+	pad := strings.Repeat(" ", max(0, p.width-len(line)))
+	p.width = len(line)
+	fmt.Fprint(p.out, "\r"+line+pad)
+}
+
+// note is a line that stays.
+func (p *progress) note(line string) {
+	if p.out != nil {
+		p.end()
+		fmt.Fprintln(p.out, line)
+	}
+}
+
+// end finishes the line that is written over.
+func (p *progress) end() {
+	if p.terminal && p.width > 0 {
+		fmt.Fprintln(p.out)
+		p.width = 0
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}

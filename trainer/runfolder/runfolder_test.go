@@ -1,0 +1,134 @@
+package runfolder
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func open(t *testing.T) *Folder {
+	t.Helper()
+	f, err := Open(filepath.Join(t.TempDir(), "run"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestOneOwner(t *testing.T) {
+	f := open(t)
+	if _, err := Open(f.Dir, false); err == nil || !strings.Contains(err.Error(), "in use by process") {
+		t.Fatalf("second owner: %v", err)
+	}
+	f.Close()
+	again, err := Open(f.Dir, false)
+	if err != nil {
+		t.Fatalf("after Close: %v", err)
+	}
+	again.Close()
+}
+
+func TestUsedAndUnused(t *testing.T) {
+	f := open(t)
+	f.Close()
+	if _, err := Open(f.Dir, true); err == nil || !strings.Contains(err.Error(), "no run to resume") {
+		t.Fatalf("resume of nothing: %v", err)
+	}
+	if err := os.WriteFile(f.Path("config.yaml"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(f.Dir, false); err == nil || !strings.Contains(err.Error(), "--resume") {
+		t.Fatalf("used folder: %v", err)
+	}
+	g, err := Open(f.Dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Close()
+}
+
+func TestUnwritable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	os.WriteFile(file, nil, 0o644)
+	if _, err := Open(filepath.Join(file, "run"), false); err == nil || !strings.Contains(err.Error(), file) {
+		t.Fatalf("a folder inside a file: %v", err)
+	}
+}
+
+func TestCut(t *testing.T) {
+	f := open(t)
+	for _, line := range []string{`{"step":0}`, `{"step":1,"x":2}`, `{"step":2}`} {
+		if err := f.AppendMetrics([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, _ := os.OpenFile(f.Path("metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+	w.WriteString(`{"step":1,"to`) // torn
+	w.Close()
+	for _, name := range []string{"before_000000", "step_000001", "step_000002", "eval_000001", "after_000001", ".step_000001.jsonl.zst.tmp-x"} {
+		if !strings.HasPrefix(name, ".") {
+			name += ".jsonl.zst"
+		}
+		os.WriteFile(f.Path("rollouts", name), nil, 0o644)
+	}
+	if err := f.Cut(1); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := os.ReadFile(f.Path("metrics.jsonl"))
+	if got := string(data); got != "{\"step\":0}\n{\"step\":1,\"x\":2}\n" {
+		t.Errorf("metrics after the cut: %q", got)
+	}
+	var names []string
+	entries, _ := os.ReadDir(f.Path("rollouts"))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	want := []string{"before_000000.jsonl.zst", "eval_000001.jsonl.zst", "step_000001.jsonl.zst"}
+	if !slices.Equal(names, want) {
+		t.Errorf("rollouts after the cut: %v, want %v", names, want)
+	}
+}
+
+func TestPutStepIsWholeOrAbsent(t *testing.T) {
+	f := open(t)
+	put := func(step int, text string, fail error) error {
+		return f.PutStep("checkpoints", step, func(dir string) error {
+			os.WriteFile(filepath.Join(dir, "a"), []byte(text), 0o644)
+			return fail
+		})
+	}
+	if err := put(3, "old", nil); err != nil {
+		t.Fatal(err)
+	}
+	full := &os.PathError{Op: "write", Path: "a", Err: syscall.ENOSPC}
+	if err := put(4, "half", full); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "step_4") {
+		t.Fatalf("full disk: %v", err)
+	}
+	if err := put(3, "new", nil); err != nil {
+		t.Fatal(err)
+	}
+	if steps, _ := f.Steps("checkpoints"); !slices.Equal(steps, []int{3}) {
+		t.Fatalf("steps %v, want [3]", steps)
+	}
+	if data, _ := os.ReadFile(f.Path("checkpoints", "step_3", "a")); string(data) != "new" {
+		t.Fatalf("step_3 holds %q", data)
+	}
+	left, _ := os.ReadDir(f.Path("checkpoints"))
+	if len(left) != 1 {
+		t.Fatalf("left behind: %v", left)
+	}
+	for n := 5; n < 9; n++ {
+		put(n, "x", nil)
+	}
+	if err := f.Prune("checkpoints", 2); err != nil {
+		t.Fatal(err)
+	}
+	if steps, _ := f.Steps("checkpoints"); !slices.Equal(steps, []int{7, 8}) {
+		t.Fatalf("after pruning: %v", steps)
+	}
+}

@@ -1,0 +1,223 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"harness-s/kernels"
+	"harness-s/model"
+	"harness-s/trainer/loss"
+)
+
+// ErrMismatch says that trainer and rollout server disagree more than a gate allows.
+var ErrMismatch = errors.New("trainer and rollout server disagree")
+
+// updater makes one step's updates from its minibatches.
+type updater struct {
+	cfg      Config
+	loss     loss.Loss
+	learner  Learner
+	lr       func(update int) float64
+	updates  int // done before; AdamW's step count
+	dump     func(d dump) error
+	mismatch mismatch
+	out      metrics
+
+	entropy, norm, lossSum mean
+	stats                  loss.Stats
+}
+
+// run is the update part of a step. Weights are those that sampled the batch when it starts.
+func (u *updater) run(batches []minibatch) error {
+	if err := u.out.timed("time/logprob", func() error { return u.recomputeOld(batches) }); err != nil {
+		return err
+	}
+	err := u.out.timed("time/update", func() error {
+		for epoch := range u.cfg.Optim.Epochs {
+			for i := range batches {
+				if err := u.minibatch(&batches[i], epoch, i); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	u.report()
+	return err
+}
+
+// recomputeOld takes the log-probs that later minibatches need before the first update changes the weights.
+// The first minibatch's own forward is under the sampling weights, so its ratios are exactly 1.
+func (u *updater) recomputeOld(batches []minibatch) error {
+	for i := range batches {
+		for _, rows := range batches[i].micro {
+			if u.cfg.Loss.Old == "sampler" {
+				for j := range rows {
+					rows[j].old = rows[j].sampler
+				}
+				continue
+			}
+			if i == 0 {
+				continue
+			}
+			s, err := u.learner.Forward(forModel(rows), u.forwardOptions(false))
+			if err != nil {
+				return fmt.Errorf("old log-probs: %w", err)
+			}
+			u.setOld(rows, s.Logp)
+		}
+	}
+	return nil
+}
+
+func (u *updater) forwardOptions(grad bool) model.ForwardOptions {
+	return model.ForwardOptions{Temperature: float32(u.cfg.Rollout.Temperature), Grad: grad}
+}
+
+// setOld keeps log-probs taken under the sampling weights, and compares them with the server's.
+func (u *updater) setOld(rows []row, logp []float32) {
+	at := 0
+	for j := range rows {
+		n := len(rows[j].tokens)
+		rows[j].old = append([]float32(nil), logp[at:at+n]...)
+		u.mismatch.add(rows[j], rows[j].old, u.cfg.Loss)
+		at += n
+	}
+}
+
+// minibatch is one update, or none: a minibatch without live rows changes nothing, momentum included, and one
+// whose loss or gradient is not finite is dumped and skipped.
+func (u *updater) minibatch(m *minibatch, epoch, index int) error {
+	if len(m.micro) == 0 {
+		return nil
+	}
+	u.learner.ZeroGrad()
+	total := 0.0
+	for _, rows := range m.micro {
+		l, err := u.micro(m, rows)
+		if err != nil {
+			return err
+		}
+		total += l
+	}
+	if err := u.mismatch.gate(u.cfg.Mismatch); err != nil {
+		return err
+	}
+	norm := u.learner.GradNorm()
+	bad := u.learner.NonFiniteGrads()
+	if bad > 0 || notFinite(norm) || notFinite(total) {
+		u.out["errors/nonfinite"]++
+		return u.dump(dump{Epoch: epoch, Minibatch: index, Loss: text(total), GradNorm: text(norm), BadGrads: bad, Rows: dumpRows(m)})
+	}
+	u.norm.add(norm)
+	u.lossSum.add(total)
+	if norm == 0 {
+		return nil
+	}
+	return u.apply(norm)
+}
+
+func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
+
+// micro adds one micro-batch's gradient and returns its share of the loss. A share that is not finite is not
+// sent backwards: it would only spread.
+func (u *updater) micro(m *minibatch, rows []row) (float64, error) {
+	s, err := u.learner.Forward(forModel(rows), u.forwardOptions(true))
+	if err != nil {
+		return 0, err
+	}
+	if rows[0].old == nil {
+		u.setOld(rows, s.Logp)
+	}
+	b := m.forLoss(rows, s.Logp)
+	for t, bit := range b.Mask {
+		if bit != 0 {
+			u.entropy.add(float64(s.Entropy[t]))
+		}
+	}
+	res := u.loss.Eval(u.cfg.Loss, b)
+	u.stats.Add(res.Stats)
+	if notFinite(res.Loss) || anyNotFinite(res.Coef) {
+		return math.NaN(), nil
+	}
+	return res.Loss, u.learner.Backward(narrow(res.Coef))
+}
+
+func anyNotFinite(xs []float64) bool {
+	for _, x := range xs {
+		if notFinite(x) {
+			return true
+		}
+	}
+	return false
+}
+
+// apply is the AdamW update with the gradient clipped to the configured norm.
+func (u *updater) apply(norm float64) error {
+	o := u.cfg.Optim
+	scale := 1.0
+	if o.GradNorm > 0 && norm > o.GradNorm {
+		scale = o.GradNorm / norm
+	}
+	lr := u.lr(u.updates)
+	u.updates++
+	u.out["policy/lr"] = lr
+	return u.learner.Update(kernels.AdamWParams{
+		LR: float32(lr), Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Eps: float32(o.Eps),
+		WeightDecay: float32(o.WeightDecay), Step: u.updates, GradScale: float32(scale),
+	})
+}
+
+// report fills in the step's policy metrics. Those of a step without any update are 0.
+func (u *updater) report() {
+	n := math.Max(1, float64(u.stats.Tokens))
+	u.out["policy/entropy"] = u.entropy.value()
+	u.out["policy/clip_low"] = float64(u.stats.ClipLow) / n
+	u.out["policy/clip_high"] = float64(u.stats.ClipHigh) / n
+	u.out["policy/ppo_kl"] = u.stats.KL / n
+	u.out["policy/ratio_max"] = u.stats.RatioMax
+	u.out["policy/grad_norm"] = u.norm.value()
+	u.out["policy/loss"] = u.lossSum.value()
+	u.mismatch.report(u.out)
+}
+
+// mismatch compares the server's log-probs with the trainer's under the same weights.
+type mismatch struct {
+	kl      mean
+	maxAbs  float64
+	worst   string // rollout and token of maxAbs
+	outside mean
+}
+
+// add compares one row. d = trainer - server; the k3 estimate of KL(server || trainer) is e^d - 1 - d.
+func (m *mismatch) add(r row, trainer []float32, c loss.Config) {
+	for t, bit := range r.mask {
+		if bit == 0 {
+			continue
+		}
+		d := float64(trainer[t]) - float64(r.sampler[t])
+		m.kl.add(math.Expm1(math.Min(d, 20)) - d)
+		m.outside.add(toFloat(d < math.Log1p(-c.EtaMinus) || d > math.Log1p(c.EtaPlus)))
+		if a := math.Abs(d); a > m.maxAbs || math.IsNaN(a) {
+			m.maxAbs = a
+			m.worst = fmt.Sprintf("rollout %s, token %d: trainer %.6g, server %.6g", r.id, t, trainer[t], r.sampler[t])
+		}
+	}
+}
+
+func (m *mismatch) gate(c MismatchConfig) error {
+	if kl := m.kl.value(); c.KL > 0 && !(kl <= c.KL) {
+		return fmt.Errorf("%w: mismatch/kl is %.3g, the gate mismatch.kl is %g (worst: %s)", ErrMismatch, kl, c.KL, m.worst)
+	}
+	if c.MaxAbs > 0 && !(m.maxAbs <= c.MaxAbs) {
+		return fmt.Errorf("%w: mismatch/max_abs is %.3g, the gate mismatch.max_abs is %g (%s)", ErrMismatch, m.maxAbs, c.MaxAbs, m.worst)
+	}
+	return nil
+}
+
+func (m *mismatch) report(out metrics) {
+	if m.kl.n > 0 {
+		out["mismatch/kl"], out["mismatch/max_abs"], out["mismatch/outside"] = m.kl.value(), m.maxAbs, m.outside.value()
+	}
+}
