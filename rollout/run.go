@@ -208,6 +208,9 @@ func checkReply(r *Reply, maxTokens int) error {
 	if len(r.Tokens) == 0 || len(r.Tokens) > maxTokens || len(r.Logprobs) != len(r.Tokens) {
 		return fmt.Errorf("%w: %d tokens and %d log-probs for a turn of 1 to %d", ErrServer, len(r.Tokens), len(r.Logprobs), maxTokens)
 	}
+	if r.FinishReason != "stop" && r.FinishReason != "length" {
+		return fmt.Errorf("%w: the turn ended with %q; want stop or length", ErrServer, r.FinishReason)
+	}
 	const rounding = 1e-4
 	for t, lp := range r.Logprobs {
 		x := float64(lp)

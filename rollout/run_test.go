@@ -271,6 +271,7 @@ func TestBrokenAttempts(t *testing.T) {
 		{"grade detail", &fakeEnv{grade: func() (Grade, error) { return Grade{Detail: map[string]any{"x": math.Inf(1)}}, nil }}, good(), EnvError, "detail"},
 		{"no tokens", &fakeEnv{}, spoil(func(r *Reply) { r.Tokens, r.Logprobs = nil, nil }), ServerError, "0 tokens"},
 		{"lengths differ", &fakeEnv{}, spoil(func(r *Reply) { r.Logprobs = r.Logprobs[1:] }), ServerError, "log-probs"},
+		{"aborted", &fakeEnv{}, spoil(func(r *Reply) { r.FinishReason = "abort" }), ServerError, `ended with "abort"`},
 		{"nan", &fakeEnv{}, spoil(func(r *Reply) { r.Logprobs[1] = float32(math.NaN()) }), ServerError, "log-prob NaN"},
 		{"minus infinity", &fakeEnv{}, spoil(func(r *Reply) { r.Logprobs[1] = float32(math.Inf(-1)) }), ServerError, "-Inf"},
 		{"positive", &fakeEnv{}, spoil(func(r *Reply) { r.Logprobs[1] = 0.5 }), ServerError, "log-prob 0.5"},
