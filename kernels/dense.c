@@ -53,9 +53,11 @@ void hs_matmul(hs_ctx *c, float *out, const float *a, const float *panels, int64
 
 void hs_matmul_tn(hs_ctx *c, float *out, const float *a, const float *b, int64_t M, int64_t N, int64_t K) {
     hs_matmul_tn_args g = {.c = out, .a = a, .b = b, .M = M, .N = N, .K = K};
-    const int64_t mc = 9 * c->ops->mr, nr = c->ops->nr, nc = hs_max(1, 128 / nr);
+    const int64_t mr = c->ops->mr, nr = c->ops->nr, mc = 10 * mr, nc = 256 / nr;
     hs_cut_tiles(c, M, hs_ceil(N, nr), 2 * M * N * K, mc, nc, &g.row_blocks, &g.col_blocks);
-    hs_parallel(c, c->ops->matmul_tn, &g, g.row_blocks * g.col_blocks, 1, (size_t)((mc + c->ops->mr + (nc + 1) * nr) * 256 + 256));
+    /* Both strips of one block of 256 rows, with the gaps between strips: some 400 KB, half of a second-level cache. */
+    const int64_t strips = (mc + mr + nc * nr) * 256 + (10 + 1 + nc) * 16 + 256;
+    hs_parallel(c, c->ops->matmul_tn, &g, g.row_blocks * g.col_blocks, 1, (size_t)strips);
 }
 
 void hs_linear(hs_ctx *c, uintptr_t y, uintptr_t x, uintptr_t panels, int64_t T, int64_t out, int64_t in) {

@@ -21,6 +21,7 @@ HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) {
             acc[i][j] = v_zero();
+            __builtin_prefetch(c + i * ldc + j * VW, 1);
             if (mode == HS_CHAIN)
                 acc[i][j] = full ? v_load(c + i * ldc + j * VW) : v_loadn(c + i * ldc + j * VW, n - j * VW);
         }
@@ -53,6 +54,30 @@ HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64
     }
 }
 
+/* m rows (1 or 2, constant) by np whole panels (constant) at once, chains from 0: one row alone has too few chains to
+ * hide the latency of an FMA. Panel j is at b + j*ldp. */
+HS_INLINE void FN(mm_thin)(const int m, const int np, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldp,
+                           float *c, int64_t ldc) {
+    V acc[2][4 * HS_NV];
+#pragma GCC unroll 2
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < np * HS_NV; j++) acc[i][j] = v_zero();
+    for (int64_t p = 0; p < k; p++) {
+#pragma GCC unroll 2
+        for (int i = 0; i < m; i++) {
+            V av = v_set1(a[i * lda + p]);
+#pragma GCC unroll 8
+            for (int j = 0; j < np * HS_NV; j++)
+                acc[i][j] = v_fma(av, v_load(b + (j / HS_NV) * ldp + p * HS_NR + (j % HS_NV) * VW), acc[i][j]);
+        }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < np * HS_NV; j++) v_store(c + i * ldc + j * VW, acc[i][j]);
+}
+
 #if HS_MR > 6
 #define HS_MORE_ROWS(call) \
     call(7) call(8) call(9) call(10) call(11) call(12) call(13) call(14)
@@ -80,8 +105,23 @@ static __attribute__((noinline)) void FN(mm_tile_cm)(int m, int64_t k, const flo
 /* Part i of n units split into parts as evenly as can be: [cut(i), cut(i+1)). */
 HS_INLINE int64_t FN(mm_cut)(int64_t units, int64_t parts, int64_t i) { return units * i / parts; }
 
+/* One or two rows r0..r1 by groups of four whole panels of j0..j1; returns the first panel left. */
+static int64_t FN(matmul_thin)(const hs_matmul_args *g, int64_t r0, int64_t r1, int64_t j0, int64_t j1) {
+    const float *a = g->a + r0 * g->K;
+    for (; j0 + 4 <= j1 && (j0 + 4) * HS_NR <= g->N; j0 += 4) {
+        const float *b = g->b + j0 * HS_NR * g->K;
+        float *c = g->c + r0 * g->N + j0 * HS_NR;
+        if (r1 - r0 == 1)
+            FN(mm_thin)(1, 4, g->K, a, g->K, b, HS_NR * g->K, c, g->N);
+        else
+            FN(mm_thin)(2, 4, g->K, a, g->K, b, HS_NR * g->K, c, g->N);
+    }
+    return j0;
+}
+
 /* Rows r0..r1 by panels j0..j1 of the product. */
 static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, int64_t j0, int64_t j1, float *scratch) {
+    if (r1 - r0 <= 2 && !g->add) j0 = FN(matmul_thin)(g, r0, r1, j0, j1);
     const int64_t rows = r1 - r0, slivers = hs_ceil(rows, HS_MR), kblocks = hs_max(1, hs_ceil(g->K, HS_KC));
     for (int64_t kb = 0; kb < kblocks; kb++) {
         const int64_t k0 = FN(mm_cut)(g->K, kblocks, kb), k1 = FN(mm_cut)(g->K, kblocks, kb + 1), kc = k1 - k0;
@@ -114,43 +154,48 @@ HS_WORKER(matmul) {
     }
 }
 
-/* Copies n columns of rows rows into width-wide rows, padding with zeros. dst may be written up to VW-1 floats
- * beyond a row (the next row overwrites it). */
-static void FN(copy_strip)(float *dst, int64_t width, const float *src, int64_t ld, int64_t rows, int64_t n) {
-    for (int64_t p = 0; p < rows; p++) {
-        for (int64_t j = 0; j < width; j += VW) v_store(dst + j, v_loadn(src + j, n - j));
-        dst += width;
-        src += ld;
+/* Cuts rows of n floats into strips width floats wide, the last one padded with zeros: strip s is [rows][width] at
+ * dst + s*mm_strip(rows, width). Stores are whole vectors, so a row may spill into the next one (written later) and
+ * the last row into the gap between strips. */
+HS_INLINE int64_t FN(mm_strip)(int64_t rows, int64_t width) { return rows * width + VW; }
+
+static void FN(mm_strips)(float *dst, int64_t width, const float *src, int64_t ld, int64_t rows, int64_t n) {
+    const int64_t step = FN(mm_strip)(rows, width);
+    for (int64_t p = 0; p < rows; p++, src += ld) {
+        float *to = dst + p * width;
+        for (int64_t c = 0; c < n; c += width, to += step) {
+            for (int64_t j = 0; j < width; j += VW) {
+                const int64_t left = n - c - j;
+                v_store(to + j, left >= VW ? v_load(src + c + j) : v_loadn(src + c + j, left));
+            }
+        }
+    }
+}
+
+/* Rows r0..r1 by panels j0..j1 of the product, in blocks of HS_KC rows of A and B, both cut into strips first. */
+static void FN(matmul_tn_block)(const hs_matmul_tn_args *g, int64_t r0, int64_t r1, int64_t j0, int64_t j1, float *scratch) {
+    const int64_t m = r1 - r0, width = hs_ceil(m, hs_ceil(m, HS_MR)), c0 = j0 * HS_NR, c1 = hs_min(j1 * HS_NR, g->N);
+    for (int64_t k0 = 0; k0 < g->K; k0 += HS_KC) {
+        const int64_t kc = hs_min(HS_KC, g->K - k0);
+        float *pa = scratch, *pb = scratch + hs_ceil(hs_ceil(m, width) * FN(mm_strip)(kc, width), 16) * 16;
+        FN(mm_strips)(pa, width, g->a + k0 * g->M + r0, g->M, kc, m);
+        FN(mm_strips)(pb, HS_NR, g->b + k0 * g->N + c0, g->N, kc, c1 - c0);
+        for (int64_t j = c0; j < c1; j += HS_NR) {
+            const float *b = pb + (j - c0) / HS_NR * FN(mm_strip)(kc, HS_NR);
+            for (int64_t i = 0; i < m; i += width)
+                FN(mm_tile_cm)((int)hs_min(width, m - i), kc, pa + i / width * FN(mm_strip)(kc, width), width, b,
+                               g->c + (r0 + i) * g->N + j, g->N, hs_min(HS_NR, g->N - j), HS_ACCUMULATE);
+        }
     }
 }
 
 HS_WORKER(matmul_tn) {
     const hs_matmul_tn_args *g = args_;
-    const int64_t all = hs_ceil(g->N, HS_NR);
+    const int64_t panels = hs_ceil(g->N, HS_NR);
     for (int64_t t = lo; t < hi; t++) {
         const int64_t ib = t / g->col_blocks, jb = t % g->col_blocks;
-        const int64_t r0 = FN(mm_cut)(g->M, g->row_blocks, ib), r1 = FN(mm_cut)(g->M, g->row_blocks, ib + 1);
-        const int64_t j0 = FN(mm_cut)(all, g->col_blocks, jb), j1 = FN(mm_cut)(all, g->col_blocks, jb + 1);
-        const int64_t slivers = hs_ceil(r1 - r0, HS_MR);
-        float *pa = scratch, *pb = scratch + slivers * HS_MR * HS_KC + 64;
-        for (int64_t k0 = 0; k0 < g->K; k0 += HS_KC) {
-            const int64_t kc = hs_min(HS_KC, g->K - k0);
-            for (int64_t s = 0; s < slivers; s++) {
-                const int64_t i0 = r0 + s * HS_MR;
-                FN(copy_strip)(pa + s * HS_MR * kc, HS_MR, g->a + k0 * g->M + i0, g->M, kc, hs_min(HS_MR, r1 - i0));
-            }
-            for (int64_t j = j0; j < j1; j++)
-                FN(copy_strip)(pb + (j - j0) * HS_NR * kc, HS_NR, g->b + k0 * g->N + j * HS_NR, g->N, kc,
-                               hs_min(HS_NR, g->N - j * HS_NR));
-            for (int64_t j = j0; j < j1; j++) {
-                const int64_t n = hs_min(HS_NR, g->N - j * HS_NR);
-                for (int64_t s = 0; s < slivers; s++) {
-                    const int64_t i0 = r0 + s * HS_MR;
-                    FN(mm_tile_cm)((int)hs_min(HS_MR, r1 - i0), kc, pa + s * HS_MR * kc, HS_MR, pb + (j - j0) * HS_NR * kc,
-                                g->c + i0 * g->N + j * HS_NR, g->N, n, HS_ACCUMULATE);
-                }
-            }
-        }
+        FN(matmul_tn_block)(g, FN(mm_cut)(g->M, g->row_blocks, ib), FN(mm_cut)(g->M, g->row_blocks, ib + 1),
+                            FN(mm_cut)(panels, g->col_blocks, jb), FN(mm_cut)(panels, g->col_blocks, jb + 1), scratch);
     }
 }
 
@@ -174,6 +219,6 @@ HS_WORKER(pack_t) {
 HS_WORKER(pack_n) {
     const hs_pack_args *g = args_;
     for (int64_t j = lo; j < hi; j++)
-        FN(copy_strip)(g->panels + j * HS_NR * g->rows, HS_NR, g->w + j * HS_NR, g->cols, g->rows,
-                       hs_min(HS_NR, g->cols - j * HS_NR));
+        FN(mm_strips)(g->panels + j * HS_NR * g->rows, HS_NR, g->w + j * HS_NR, g->cols, g->rows,
+                      hs_min(HS_NR, g->cols - j * HS_NR));
 }
