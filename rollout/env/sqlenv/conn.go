@@ -17,13 +17,13 @@ import (
 // Bounds of one database. They are far above what the benchmark's rows need and low enough for hundreds of
 // sessions in one process.
 const (
-	maxPages     = 4096     // of 4 KiB: 16 MiB of tables
-	heapBytes    = 64 << 20 // SQLite's memory in the whole process, beyond which statements fail
-	maxValue     = 1 << 18  // bytes of one value or row
-	maxSQL       = 1 << 16  // bytes of one statement
-	maxResult    = 1 << 20  // bytes read from one result
-	maxScanRows  = 10_000   // rows read from one result
-	maxGradeRows = 20_000   // rows of a table that a grader reads
+	maxPages     = 1024      // of 4 KiB: 4 MiB of tables
+	heapBytes    = 256 << 20 // SQLite's memory in the whole process, beyond which statements fail
+	maxValue     = 1 << 18   // bytes of one value or row
+	maxSQL       = 1 << 16   // bytes of one statement
+	maxResult    = 1 << 20   // bytes read from one result
+	maxScanRows  = 10_000    // rows read from one result
+	maxGradeRows = 20_000    // rows of a table that a grader reads
 )
 
 // conn is one in-memory database behind the sandbox. It is used by one goroutine at a time.

@@ -1,8 +1,8 @@
 package sqlenv
 
 import (
-	"database/sql/driver"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -48,7 +48,7 @@ func TestSingle(t *testing.T) {
 }
 
 // FuzzPrepare checks the reading of statements against SQLite's own: a text that prepare lets through never has a
-// second statement. SQLite's view is taken from a connection that runs whatever it finds and counts.
+// second statement.
 func FuzzPrepare(f *testing.F) {
 	for _, s := range []string{
 		"SELECT 1; SELECT 2", "SELECT '\\'; SELECT 2; --'", "SELECT [a;b]", "SELECT `a``;b`", "SELECT 1--;\n;SELECT 2", "SELECT x'00;'", "SELECT \"a\\\";SELECT 2;\"", "/*/;*/ SELECT 1", "SELECT 1#;SELECT 2", "\xef\xbb\xbfSELECT 1",
@@ -61,7 +61,6 @@ func FuzzPrepare(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { c.Close() })
-	compiled := 0
 	c.(*sqlite3.SQLiteConn).RegisterAuthorizer(func(op int, _, _, _ string) int {
 		if op == sqlite3.SQLITE_SELECT || op == sqlite3.SQLITE_READ || op == actRecursive || op == sqlite3.SQLITE_FUNCTION {
 			return sqlite3.SQLITE_OK
@@ -83,22 +82,14 @@ func FuzzPrepare(f *testing.F) {
 		if !mysql && joined.String() != stmt {
 			t.Fatalf("tokens of %q are not the statement", s)
 		}
-		// Behind the statement a marker is put that SQLite refuses to compile. If it is reached only as a second statement, the
-		// first was whole; a text that swallows the marker, or stops before the end, was read differently.
 		st, err := c.Prepare(stmt)
 		if err != nil {
 			return
 		}
 		defer st.Close()
-		compiled++
-		rows, err := c.(driver.Queryer).Query(stmt+" ;\x01", nil) //nolint:staticcheck // tail behaviour is what is tested
-		if err == nil {
-			rows.Close()
-			t.Fatalf("mysql=%v %q: SQLite ends %q elsewhere", mysql, s, stmt)
-		}
-		if !strings.Contains(err.Error(), "unrecognized token: \"\x01\"") && strings.Contains(err.Error(), "syntax") {
-			t.Fatalf("mysql=%v %q: %v", mysql, s, err)
+		// What SQLite left uncompiled is in a field of the driver's statement that it does not export.
+		if tail := reflect.ValueOf(st).Elem().FieldByName("t").String(); tail != "" {
+			t.Fatalf("mysql=%v %q: SQLite ends %q before %q", mysql, s, stmt, tail)
 		}
 	})
-	f.Logf("%d statements compiled", compiled)
 }

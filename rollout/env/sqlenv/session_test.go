@@ -186,10 +186,14 @@ func TestParseAnswers(t *testing.T) {
 func TestGreedDoesNotFailNeighbours(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
-		s := open(t, fixed{[]Table{people()}, View{}}, 200*time.Millisecond)
+		s := open(t, fixed{[]Table{people()}, View{}}, 500*time.Millisecond)
 		wg.Go(func() {
 			for range 2 {
-				s.Execute(t.Context(), forever+"SELECT printf('%.*c', 200000, 'x') FROM c ORDER BY 1")
+				o, err := s.Execute(t.Context(), forever+"SELECT printf('%.*c', 200000, 'x') FROM c ORDER BY 1")
+				if err != nil || !o.Error {
+					t.Errorf("%+v %v", o, err)
+				}
+				t.Log(o.Text)
 			}
 		})
 	}

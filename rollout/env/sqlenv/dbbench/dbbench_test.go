@@ -65,6 +65,7 @@ func TestLoadRowsErrors(t *testing.T) {
 		{row("other", `["x"]`, `[["1"]]`, ""), "row 0): 1 cells for 2 columns"},
 		{row("other", `["x"]`, `[["1",["2"]]]`, ""), "cell 1: must be a text"},
 		{row("other", `["x"]`, `[["1","`+strings.Repeat("x", maxCell+1)+`"]]`, ""), "bytes, more than"},
+		{row("other", `["x"]`, `[`+strings.Repeat(`["","`+strings.Repeat("x", maxCell)+`"],`, 200)+`["",""]]`, ""), "the table has more than"},
 		{row("other", `[]`, `[]`, ""), `"label": is empty`},
 		{row("other", `{}`, `[]`, ""), `"label"`},
 		{row("other", `["x"]`, `{}`, ""), `"table"`},

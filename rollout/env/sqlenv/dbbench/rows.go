@@ -21,11 +21,13 @@ import (
 
 // Bounds of a data file. The official tables have up to 105 rows.
 const (
-	maxLine   = 8 << 20 // bytes
-	maxRows   = 100_000 // lines
-	maxCells  = 200_000 // of one table
-	maxCell   = 16 << 10
-	maxWidth  = 100 // columns; a row of cells must stay below the sandbox's value bound
+	maxLine   = 8 << 20  // bytes
+	maxRows   = 100_000  // lines
+	maxCells  = 200_000  // of one table
+	maxCell   = 16 << 10 // bytes
+	maxRow    = 128 << 10
+	maxTable  = 2 << 20 // bytes of all cells; a session's database holds twice that
+	maxWidth  = 100     // columns
 	maxTables = 16
 	maxLabels = 2000
 )
@@ -258,8 +260,15 @@ func (rt rawTable) table() (sqlenv.Table, error) {
 	if len(rt.Info.Rows)*width > maxCells {
 		return t, fmt.Errorf(`key "rows": %d cells, more than %d`, len(rt.Info.Rows)*width, maxCells)
 	}
+	size := 0
 	for i, cells := range rt.Info.Rows {
 		row, err := readCells(cells, width)
+		for _, c := range row {
+			size += len(c.(string))
+		}
+		if err == nil && size > maxTable {
+			err = fmt.Errorf("the table has more than %d bytes", maxTable)
+		}
 		if err != nil {
 			return t, fmt.Errorf(`key "rows" (row %d): %w`, i, err)
 		}
@@ -274,6 +283,7 @@ func readCells(cells []json.RawMessage, width int) ([]any, error) {
 		return nil, fmt.Errorf("%d cells for %d columns", len(cells), width)
 	}
 	row := make([]any, width)
+	total := 0
 	for i, c := range cells {
 		v, err := fromJSON(c)
 		if err != nil {
@@ -284,8 +294,8 @@ func readCells(cells []json.RawMessage, width int) ([]any, error) {
 			return nil, fmt.Errorf("cell %d: must be a text or a number", i)
 		}
 		s := pylit.Str(v)
-		if len(s) > maxCell {
-			return nil, fmt.Errorf("cell %d: %d bytes, more than %d", i, len(s), maxCell)
+		if total += len(s); len(s) > maxCell || total > maxRow {
+			return nil, fmt.Errorf("cell %d: %d bytes, more than %d in a cell or %d in the row", i, len(s), maxCell, maxRow)
 		}
 		row[i] = s
 	}
