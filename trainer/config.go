@@ -39,7 +39,6 @@ type ModelConfig struct {
 // DataConfig is the `data` section.
 type DataConfig struct {
 	Path       string `yaml:"path" doc:"official DBBench rows (JSON lines); empty: generated SQL tasks"`
-	Grading    string `yaml:"grading" doc:"strict, or compat (agrees with the official comparator, loopholes included); both are recorded"`
 	Train      int    `yaml:"train" unit:"tasks" doc:"generated tasks to train on"`
 	Validation int    `yaml:"validation" unit:"tasks" doc:"generated tasks the router is calibrated on"`
 	Test       int    `yaml:"test" unit:"tasks" doc:"generated tasks for evaluation; schemas of the three splits are disjoint"`
@@ -131,7 +130,7 @@ func Default() Config {
 	return Config{
 		Seed: 1, Backend: "cpu",
 		Model:   ModelConfig{Path: "recipes/policies/sql"},
-		Data:    DataConfig{Grading: "strict", Train: 2000, Validation: 64, Test: 64, TaskSeed: 1},
+		Data:    DataConfig{Train: 2000, Validation: 64, Test: 64, TaskSeed: 1},
 		Pool:    PoolConfig{Path: "recipes/pools/sql"},
 		Rollout: RolloutConfig{N: 8, Tasks: 16, Temperature: 1, MaxTurns: 8, MaxTokens: 256, MaxContext: 4096, Concurrency: 64, Retries: 2, DeadlineS: 600},
 		Rescue:  RescueConfig{Mode: "routed", K: 8, Repeat: 2},
@@ -233,7 +232,6 @@ func (c Config) validateChoices() error {
 	}{
 		{"backend", c.Backend, []string{"cpu", "sim", "cuda"}},
 		{"rescue.mode", c.Rescue.Mode, modes},
-		{"data.grading", c.Data.Grading, []string{"strict", "compat"}},
 		{"optim.schedule", c.Optim.Schedule, []string{"constant", "cosine"}},
 		{"eval.split", c.Eval.Split, []string{"test", "val"}},
 	} {

@@ -2,12 +2,17 @@ package trainer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"harness-s/rollout"
 )
@@ -108,4 +113,85 @@ func firstDifference(a, b string) string {
 		}
 	}
 	return fmt.Sprintf("%d lines, want %d", len(lb), len(la))
+}
+
+// childDir names the run folder of a test binary that was started to be killed.
+const childDir = "HARNESS_S_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDir); dir != "" {
+		os.Exit(childRun(dir))
+	}
+	os.Exit(m.Run())
+}
+
+// crashConfig has everything going on that a crash could spoil.
+func crashConfig() Config {
+	c := fakeConfig()
+	c.Budget.Rollouts, c.Eval.Every, c.Router.Refresh, c.Optim.Epochs = 800, 2, 3, 2
+	c.Checkpoint.Every, c.Checkpoint.Keep = 2, 2
+	return c
+}
+
+func childRun(dir string) int {
+	g := &rig{cfg: crashConfig(), dir: dir, ctx: context.Background()}
+	_, err := os.Stat(filepath.Join(dir, "config.yaml"))
+	g.resume = err == nil
+	if _, err := g.run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// A run killed at random moments and resumed each time ends in the same bits as one never killed.
+func TestKillAndResume(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	whole := newRig(t)
+	whole.cfg = crashConfig()
+	start := time.Now()
+	whole.must(t)
+	span := time.Since(start)
+	runs := 2
+	if os.Getenv("HARNESS_S_LONG") != "" {
+		runs = 40
+	}
+	for seed := range runs {
+		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "run")
+			killed := killUntilDone(t, dir, rand.New(rand.NewPCG(uint64(seed), 9)), span)
+			t.Logf("killed %d times", killed)
+			sameRun(t, whole.dir, dir)
+		})
+	}
+}
+
+// killUntilDone starts the run in a process again and again, each killed after a random time, until one ends
+// by itself. The time allowed grows, so that it ends.
+func killUntilDone(t *testing.T, dir string, rng *rand.Rand, span time.Duration) (killed int) {
+	t.Helper()
+	for try := 1; try < 100; try++ {
+		var stderr bytes.Buffer
+		cmd := exec.Command(os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), childDir+"="+dir)
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		limit := time.Duration(rng.Float64() * float64(span) * (0.3 + 0.1*float64(try)))
+		timer := time.AfterFunc(limit, func() { cmd.Process.Kill() })
+		err := cmd.Wait()
+		timer.Stop()
+		if err == nil {
+			return killed
+		}
+		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
+			t.Fatalf("try %d: %v\n%s", try, err, stderr.String())
+		}
+		killed++
+	}
+	t.Fatal("the run never ended")
+	return killed
 }

@@ -68,15 +68,20 @@ func replace(base, rescue []group) []group {
 		index[g.task.ID] = i
 	}
 	for _, g := range rescue {
-		if len(g.records) > 0 {
-			g.rescued = true
-			retained[index[g.task.ID]] = g
+		if len(g.records) == 0 {
+			continue
 		}
+		i := index[g.task.ID]
+		for _, r := range retained[i].records {
+			r.Replaced = true
+		}
+		g.rescued = true
+		retained[i] = g
 	}
 	return retained
 }
 
-// setAdvantages fills in every group's advantages.
+// setAdvantages fills in every group's advantages, and notes them in the records.
 func setAdvantages(groups []group, estimate loss.AdvantageFunc, eps float64) {
 	for i := range groups {
 		rewards := make([]float64, len(groups[i].records))
@@ -84,5 +89,8 @@ func setAdvantages(groups []group, estimate loss.AdvantageFunc, eps float64) {
 			rewards[j] = r.Reward
 		}
 		groups[i].advantage = estimate(rewards, eps)
+		for j, r := range groups[i].records {
+			r.Advantage = &groups[i].advantage[j]
+		}
 	}
 }
