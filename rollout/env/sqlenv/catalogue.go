@@ -48,9 +48,9 @@ func asRequest(toks []token) (request, bool) {
 // asksCatalogue says that a statement reads SQLite's own catalogue.
 func asksCatalogue(toks []token) bool {
 	for _, t := range toks {
-		switch n := strings.ToLower(t.name()); {
-		case n == "sqlite_schema" || n == "sqlite_master" || strings.HasPrefix(n, "pragma_table_") || n == "pragma":
-			return t.kind != tokText
+		n := strings.ToLower(t.name())
+		if t.kind != tokText && (n == "sqlite_schema" || n == "sqlite_master" || n == "pragma" || strings.HasPrefix(n, "pragma_table_")) {
+			return true
 		}
 	}
 	return false

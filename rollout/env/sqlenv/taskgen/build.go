@@ -221,7 +221,7 @@ func (b *builder) askThreshold(t *Task) {
 	case t.Kind == Empty:
 		m = 0
 	case t.Traps.Cut:
-		m = b.between(shown+1, min(len(rows)-1, 2*shown))
+		m = b.between(shown+1, min(len(rows)-1, shown+3, 2*shown)) // a second page is enough, and lists stay short
 	}
 	t.Op = ">"
 	if b.chance(0.5) {

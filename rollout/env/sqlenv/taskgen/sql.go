@@ -53,7 +53,10 @@ func (t *Task) SQL(s Style) string {
 		}
 		q := fmt.Sprintf("SELECT %s FROM %s WHERE %s %s %d", what, table, col, t.Op, t.Threshold)
 		if s.Limit > 0 {
-			q += fmt.Sprintf(" LIMIT %d OFFSET %d", s.Limit, s.Offset)
+			q += fmt.Sprintf(" LIMIT %d", s.Limit)
+		}
+		if s.Limit > 0 && s.Offset > 0 {
+			q += fmt.Sprintf(" OFFSET %d", s.Offset)
 		}
 		return q
 	case Largest:
@@ -80,11 +83,8 @@ func (t *Task) SQL(s Style) string {
 // gold are the statements that solve the task with shown rows a result; an agent that sees their results can answer.
 func (t *Task) gold(shown int) []string {
 	s := Style{Codes: true, Count: true, Clean: t.Traps.Dirty, Quote: true}
-	if t.Form != List || !t.Traps.Cut {
-		return []string{t.SQL(s)}
-	}
-	var out []string
-	for s.Limit = shown; s.Offset < len(t.Answers); s.Offset += shown {
+	out := []string{t.SQL(s)} // of a long list it shows the first page
+	for s.Limit, s.Offset = shown, shown; t.Form == List && s.Offset < len(t.Answers); s.Offset += shown {
 		out = append(out, t.SQL(s))
 	}
 	return out
