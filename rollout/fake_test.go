@@ -64,6 +64,9 @@ func (fakeRenderer) Parse(text string, _ []chat.Tool) (p Parsed) {
 			p.Errors = append(p.Errors, "cannot read "+line)
 		case ok && strings.HasPrefix(name, "!"):
 			v, _ := json.Marshal(arg)
+			if strings.HasPrefix(arg, "[") {
+				v = []byte(arg) // a list is written as JSON
+			}
 			p.Calls = append(p.Calls, chat.ToolCall{Name: name[1:], Args: []chat.Arg{{Key: "q", Value: v}}})
 		}
 	}
@@ -182,5 +185,8 @@ func options(s *harness.Spec, e Environment, p Policy) RunOptions {
 		Limits: Limits{MaxTurns: 6, MaxTokensPerTurn: 400, MaxContextTokens: 10_000, ToolDeadline: time.Minute, RolloutDeadline: time.Minute},
 	}
 }
+
+// For tests outside the package, which may import environments.
+type FakeRenderer = fakeRenderer
 
 var errBoom = errors.New("boom")
