@@ -61,11 +61,11 @@ func (b *cpuBackend) ConvSiLUExtend(y, x, w Buffer, states []Buffer, spans []Spa
 		C.int64_t(ch), C.int64_t(k))
 }
 
-// GDNState is S [Hv,Dk,Dv], then of the rows since the last multiple of ChunkLen: the cumulative gates [Hv,C], the
+// GDNState is S [Hv,Dk,Dv], then of the rows since the last multiple of ChunkLen: the cumulative gates [Hv,2,C], the
 // normalised keys [Hk,Dk,C] and the corrected values [Hv,C,Dv].
 func (b *cpuBackend) GDNState(s GDNShape) int {
 	s.check("GDNState")
-	return s.Hv*s.Dk*s.Dv + ChunkLen*(s.Hv+s.Hk*s.Dk+s.Hv*s.Dv)
+	return s.Hv*s.Dk*s.Dv + ChunkLen*(2*s.Hv+s.Hk*s.Dk+s.Hv*s.Dv)
 }
 
 // GDNExtend is GDN of the spans' new tokens.

@@ -7,14 +7,15 @@
  *   o_i = exp(G_i) S'q_i + sum_{j<=i} exp(G_i-G_j) (q_i·k_j) u_j
  *   after row 63:  S = exp(G_63) S + sum_i exp(G_63-G_i) k_i u_i'
  *
- * (e is the recurrence's prediction error, v - S~'k.) Training and inference both run gdn_rows, so a row has the
+ * G is kept as the sum of two floats: under strong decay it reaches -1600 in a chunk, where one float would leave
+ * exp(G_i-G_j) of neighbours with an error of 1e-4. (e is the recurrence's prediction error, v - S~'k.) Training and inference both run gdn_rows, so a row has the
  * same bits whichever rows came with it: all sums are the fixed chains of small_gemm.inc.h.
  */
 
 /* What the rows of the current chunk leave behind, for one key head and its group of value heads. */
 typedef struct {
     float *S;  /* [group,Dk,Dv] at the chunk's start */
-    float *G;  /* [group,HS_C] cumulative log-decay */
+    float *G;  /* [group,2,HS_C] cumulative log-decay, high and low part */
     float *KT; /* [Dk,HS_C] normalised keys, transposed */
     float *U;  /* [group,HS_C,Dv] corrected values */
 } FN(gdn_cache);
@@ -46,12 +47,25 @@ static void FN(gdn_solve)(float *E, int64_t lde, float *U, int64_t ldu, const fl
     FN(gdn_solve)(E + h * lde, lde, U + h * ldu, ldu, C + h * HS_C + h, beta + h * bs, bs, n - h, dv);
 }
 
+/* gate_sum: G of row i from that of the row before. */
+HS_INLINE void FN(gate_sum)(float *G, int64_t i, float g) {
+    double sum = g;
+    if (i > 0) sum += (double)G[i - 1] + (double)G[HS_C + i - 1];
+    G[i] = (float)sum;
+    G[HS_C + i] = (float)(sum - (double)G[i]);
+}
+
+/* gate_diff: sign·(G_i - G_j) in lanes j, j+1, ... */
+HS_INLINE V FN(gate_diff)(const float *G, int64_t i, int64_t j, float sign) {
+    V hi = v_sub(v_set1(G[i]), v_load(G + j)), lo = v_sub(v_set1(G[HS_C + i]), v_load(G + HS_C + j));
+    return v_mul(v_set1(sign), v_add(hi, lo));
+}
+
 /* gdn_coef: row i of the chunk: C = -exp(G_i-G_j) kk_j for j < i and P = exp(G_i-G_j) qk_j for j <= i. Lanes beyond i
  * hold rubbish, which nothing reads. */
 HS_INLINE void FN(gdn_coef)(float *C, float *P, const float *kk, const float *qk, const float *G, int64_t i) {
-    V gi = v_set1(G[i]);
     for (int64_t j = 0; j <= i; j += VW) {
-        V gam = v_exp(v_sub(gi, v_load(G + j)));
+        V gam = v_exp(FN(gate_diff)(G, i, j, 1.0f));
         v_store(C + j, v_mul(v_neg(gam), v_load(kk + j)));
         v_store(P + j, v_mul(gam, v_load(qk + j)));
     }
@@ -60,9 +74,10 @@ HS_INLINE void FN(gdn_coef)(float *C, float *P, const float *kk, const float *qk
 /* gdn_fold: S = exp(G_last) S + sum_i exp(G_last - G_i) k_i u_i'. W is scratch [HS_C,up16(Dv)]. */
 static void FN(gdn_fold)(const hs_gdn_shape *s, float *S, const float *G, const float *KT, const float *U, float *W) {
     int64_t ldw = hs_up16(s->dv);
-    float last = G[HS_C - 1];
-    for (int64_t i = 0; i < HS_C; i++) FN(vec_scale)(W + i * ldw, U + i * s->dv, s_exp(last - G[i]), s->dv);
-    FN(vec_scale)(S, S, s_exp(last), s->dk * s->dv);
+    float E[HS_C];
+    for (int64_t i = 0; i < HS_C; i += VW) v_store(E + i, v_exp(FN(gate_diff)(G, HS_C - 1, i, 1.0f)));
+    for (int64_t i = 0; i < HS_C; i++) FN(vec_scale)(W + i * ldw, U + i * s->dv, E[i], s->dv);
+    FN(vec_scale)(S, S, s_exp(G[HS_C - 1]), s->dk * s->dv);
     FN(gemm)(0, S, s->dv, KT, HS_C, 1, W, ldw, s->dk, s->dv, HS_C);
 }
 
@@ -87,10 +102,10 @@ static void FN(gdn_rows)(const hs_gdn_shape *s, FN(gdn_cache) c, FN(gdn_rows_io)
         FN(gemm)(1, prod + (n + r) * HS_C, HS_C, kq + (n + r) * ldk, ldk, 1, c.KT, HS_C, m, lanes, dk);
     }
     for (int64_t h = 0; h < group; h++) {
-        float *S = c.S + h * dk * dv, *G = c.G + h * HS_C, *U = c.U + h * HS_C * dv;
+        float *S = c.S + h * dk * dv, *G = c.G + h * 2 * HS_C, *U = c.U + h * HS_C * dv;
         const float *beta = io.beta + h;
         FN(gemm)(1, eo, ldv, kq, ldk, 1, S, dv, 2 * n, dv, dk);
-        for (int64_t i = 0; i < n; i++) G[i0 + i] = (i0 + i > 0 ? G[i0 + i - 1] : 0.0f) + io.g[i * s->hv + h];
+        for (int64_t i = 0; i < n; i++) FN(gate_sum)(G, i0 + i, io.g[i * s->hv + h]);
         for (int64_t i = 0; i < n; i++) {
             float eg = s_exp(G[i0 + i]);
             const float *v = io.v + i * s->ch + h * dv;
@@ -135,7 +150,7 @@ HS_WORKER(gdn) {
     int64_t group = s->hv / s->hk, state = group * s->dk * s->dv;
     FN(gdn_cache) c = {.S = scratch};
     c.G = c.S + hs_up16(state);
-    c.KT = c.G + group * HS_C;
+    c.KT = c.G + group * 2 * HS_C;
     c.U = c.KT + s->dk * HS_C;
     float *work = c.U + group * HS_C * hs_up16(s->dv);
     for (int64_t item = lo; item < hi; item++) {
@@ -148,7 +163,7 @@ HS_WORKER(gdn) {
     }
 }
 
-/* Item: (span, key head). State: S [Hv,Dk,Dv] | G [Hv,HS_C] | KT [Hk,Dk,HS_C] | U [Hv,HS_C,Dv]. */
+/* Item: (span, key head). State: S [Hv,Dk,Dv] | G [Hv,2,HS_C] | KT [Hk,Dk,HS_C] | U [Hv,HS_C,Dv]. */
 HS_WORKER(gdn_extend) {
     const hs_gdn_args *a = args_;
     const hs_gdn_shape *s = &a->s;
@@ -157,8 +172,8 @@ HS_WORKER(gdn_extend) {
         const hs_span *sp = a->spans + item / s->hk;
         int64_t kh = item % s->hk, h0 = kh * group;
         float *st = (float *)a->states[item / s->hk];
-        float *G = st + s->hv * s->dk * s->dv, *KT = G + s->hv * HS_C, *U = KT + s->hk * s->dk * HS_C;
-        FN(gdn_cache) c = {st + h0 * s->dk * s->dv, G + h0 * HS_C, KT + kh * s->dk * HS_C, U + h0 * HS_C * s->dv};
+        float *G = st + s->hv * s->dk * s->dv, *KT = G + s->hv * 2 * HS_C, *U = KT + s->hk * s->dk * HS_C;
+        FN(gdn_cache) c = {st + h0 * s->dk * s->dv, G + h0 * 2 * HS_C, KT + kh * s->dk * HS_C, U + h0 * HS_C * s->dv};
         for (int64_t done = 0; done < sp->len;) {
             int64_t i0 = (sp->pos + done) % HS_C, n = hs_min(HS_C - i0, sp->len - done);
             FN(gdn_rows)(s, c, FN(gdn_io)(a, sp->row + done, kh), i0, n, scratch);

@@ -26,7 +26,7 @@ typedef struct {
     float *q, *k, *rq, *rk, *QT, *KT; /* [64,ldk] x2, [64] x2, [dk,64] x2 */
     float *kk, *qk;                   /* [64,64] [j][i] */
     float *dq, *dk;                   /* [64,ldk] summed over the group */
-    float *G, *gamma, *E, *beta;      /* [64] */
+    float *G, *gamma, *E, *beta;      /* G [2,64], else [64] */
     float *b, *h, *w;                 /* [64], [64], [128] */
     float *u, *dO, *dU;               /* [64,ldv]; dU becomes dY, then -gamma dV */
     float *T;                         /* [dv,64] transposes of dO, then dY */
@@ -42,7 +42,7 @@ HS_INLINE int64_t FN(gdn_bwd_layout)(FN(gdn_bwd) *w, const hs_gdn_shape *s, floa
     TAKE(q, HS_C * w->ldk); TAKE(k, HS_C * w->ldk); TAKE(rq, HS_C); TAKE(rk, HS_C);
     TAKE(QT, s->dk * HS_C); TAKE(KT, s->dk * HS_C); TAKE(kk, HS_C * HS_C); TAKE(qk, HS_C * HS_C);
     TAKE(dq, HS_C * w->ldk); TAKE(dk, HS_C * w->ldk);
-    TAKE(G, HS_C); TAKE(gamma, HS_C); TAKE(E, HS_C); TAKE(beta, HS_C);
+    TAKE(G, 2 * HS_C); TAKE(gamma, HS_C); TAKE(E, HS_C); TAKE(beta, HS_C);
     TAKE(b, HS_C); TAKE(h, HS_C); TAKE(w, 2 * HS_C);
     TAKE(u, HS_C * w->ldv); TAKE(dO, HS_C * w->ldv); TAKE(dU, HS_C * w->ldv); TAKE(T, s->dv * HS_C);
     TAKE(Gam, HS_C * HS_C); TAKE(P, HS_C * HS_C); TAKE(R, HS_C * HS_C);
@@ -108,16 +108,13 @@ static void FN(gdn_bwd_keys)(FN(gdn_bwd) *w, const hs_gdn_args *a, int64_t t, in
 static void FN(gdn_bwd_gates)(FN(gdn_bwd) *w, const hs_gdn_args *a, int64_t t, int64_t h) {
     const hs_gdn_shape *s = &a->s;
     int64_t n = w->n, dv = s->dv;
-    float sum = 0.0f;
     for (int64_t i = 0; i < HS_C; i++) {
-        if (i < n) sum = sum + a->g[(t + i) * s->hv + h];
-        w->G[i] = sum;
+        FN(gate_sum)(w->G, i, i < n ? a->g[(t + i) * s->hv + h] : 0.0f);
         w->beta[i] = i < n ? a->beta[(t + i) * s->hv + h] : 0.0f;
     }
     for (int64_t i = 0; i < HS_C; i += VW) {
-        V g = v_load(w->G + i);
-        v_store(w->gamma + i, v_exp(g));
-        v_store(w->E + i, v_exp(v_sub(v_set1(sum), g)));
+        v_store(w->gamma + i, v_exp(v_load(w->G + i)));
+        v_store(w->E + i, v_exp(FN(gate_diff)(w->G, n - 1, i, 1.0f)));
     }
     for (int64_t i = 0; i < n; i++) {
         int64_t row = ((t + i) * s->hv + h) * dv;
@@ -128,7 +125,7 @@ static void FN(gdn_bwd_gates)(FN(gdn_bwd) *w, const hs_gdn_args *a, int64_t t, i
         float *gam = w->Gam + j * HS_C, *P = w->P + j * HS_C;
         int64_t i0 = j / VW * VW, b0 = j / 16 * 16;
         for (int64_t i = i0; i < HS_C; i += VW) /* min: lanes i < j must not overflow before they are cleared */
-            v_store(gam + i, v_exp(v_min(v_sub(v_load(w->G + i), v_set1(w->G[j])), v_zero())));
+            v_store(gam + i, v_exp(v_min(v_zero(), FN(gate_diff)(w->G, j, i, -1.0f))));
         for (int64_t i = b0; i < j; i++) gam[i] = 0.0f;
         for (int64_t i = b0; i < HS_C; i += VW) v_store(P + i, v_mul(v_load(gam + i), v_load(w->qk + j * HS_C + i)));
     }

@@ -125,7 +125,7 @@ void hs_gdn(hs_ctx *c, uintptr_t o, uintptr_t saved, uintptr_t qkv, uintptr_t g,
         a.err = HS_F(saved);
         a.start = a.err + cu[rows] * hv * dv;
     }
-    int64_t group = hv / hk, cache = hs_up16(group * dk * dv) + group * HS_C + dk * HS_C + group * HS_C * hs_up16(dv);
+    int64_t group = hv / hk, cache = hs_up16(group * dk * dv) + group * 2 * HS_C + dk * HS_C + group * HS_C * hs_up16(dv);
     hs_parallel(c, c->ops->gdn, &a, rows * hk, 1, (size_t)(cache + hs_gdn_work(&a.s)));
 }
 
@@ -138,7 +138,7 @@ void hs_gdn_backward(hs_ctx *c, uintptr_t dqkv, uintptr_t dg, uintptr_t dbeta, u
     if (a.chunk0 == NULL) return;
     a.start = a.err + cu[rows] * hv * dv;
     int64_t ldk = hs_up16(dk), ldv = hs_up16(dv), pairs = 8 * HS_C * HS_C; /* gdn_bwd_layout in gdn_backward.inc.h */
-    int64_t work = HS_C * (4 * ldk + 2 * dk + 3 * ldv + dv + hs_max(ldk, ldv) + 10) + pairs + dv * ldk;
+    int64_t work = HS_C * (4 * ldk + 2 * dk + 3 * ldv + dv + hs_max(ldk, ldv) + 11) + pairs + dv * ldk;
     hs_parallel(c, c->ops->gdn_backward, &a, rows * hk, 1, (size_t)(work + hv / hk * dk * ldv));
 }
 

@@ -22,7 +22,7 @@ void hs_gdn(hs_ctx *c, uintptr_t o, uintptr_t saved, uintptr_t qkv, uintptr_t g,
 void hs_gdn_backward(hs_ctx *c, uintptr_t dqkv, uintptr_t dg, uintptr_t dbeta, uintptr_t dout, uintptr_t saved,
                      uintptr_t qkv, uintptr_t g, uintptr_t beta, const int32_t *cu, int64_t rows, int64_t hk, int64_t hv,
                      int64_t dk, int64_t dv);
-/* State: S [Hv,Dk,Dv] | G [Hv,64] | normalised keys [Hk,Dk,64] | u [Hv,64,Dv]. */
+/* State: S [Hv,Dk,Dv] | G [Hv,2,64] | normalised keys [Hk,Dk,64] | u [Hv,64,Dv]. */
 void hs_gdn_extend(hs_ctx *c, uintptr_t o, uintptr_t qkv, uintptr_t g, uintptr_t beta, const uintptr_t *states,
                    const int64_t *spans, int64_t nspans, int64_t hk, int64_t hv, int64_t dk, int64_t dv);
 
