@@ -181,19 +181,7 @@ func TestKeptPrefixes(t *testing.T) {
 	d := newDecoder(t, m, 256, 2)
 	rng := rand.New(rand.NewPCG(1, 1))
 	prompt := randomTokens(rng, 129, 61)
-	open := func(p []int32, want int) *Seq {
-		t.Helper()
-		seq, cached, err := d.Open(p)
-		if err != nil || cached != want {
-			t.Fatalf("opened with %d cached, want %d: %v", cached, want, err)
-		}
-		if len(p) > cached {
-			if _, err := d.Step([]Work{{Seq: seq, Tokens: p[cached:]}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return seq
-	}
+	open := func(p []int32, want int) *Seq { t.Helper(); return openAndFill(t, d, p, want) }
 	first := open(prompt, 0)
 	second := open(prompt, 128) // shared while the first is still open
 	if got := d.Used(); got != 1 {
@@ -216,15 +204,38 @@ func TestKeptPrefixes(t *testing.T) {
 	d.Close(open(randomTokens(rng, 256, 61), 0)) // takes every block
 	d.Close(open(prompt, 0))
 	d.Close(open(prompt, 128))
-	live := open(prompt, 128)
+}
+
+// openAndFill opens a prompt, of which want tokens must come from a kept prefix, and processes the rest.
+func openAndFill(t *testing.T, d *Decoder, prompt []int32, want int) *Seq {
+	t.Helper()
+	seq, cached, err := d.Open(prompt)
+	if err != nil || cached != want {
+		t.Fatalf("opened with %d cached, want %d: %v", cached, want, err)
+	}
+	if _, err := d.Step([]Work{{Seq: seq, Tokens: prompt[cached:]}}); err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
+
+func TestResetDropsPrefixes(t *testing.T) {
+	d := newDecoder(t, newModelFor(t, smallConfig(), 1, Options{}), 1024, 2)
+	rng := rand.New(rand.NewPCG(1, 1))
+	prompt := randomTokens(rng, 129, 61)
+	live := openAndFill(t, d, prompt, 0)
 	d.Reset()
-	d.Close(open(prompt, 0))
+	d.Close(openAndFill(t, d, prompt, 0))
 	if _, err := d.Step([]Work{{Seq: live, Tokens: randomTokens(rng, 63, 61)}}); err != nil {
 		t.Fatal(err)
 	}
-	tokens := slices.Clone(live.tokens)
+	longer := append(slices.Clone(live.tokens), 1)
 	d.Close(live)
-	d.Close(open(append(tokens, 1), 128)) // what the stale sequence went on to compute was not kept
+	d.Close(openAndFill(t, d, longer, 128)) // what the stale sequence went on to compute was not kept
+	d.Close(openAndFill(t, d, longer, 192))
+	if d.Used() != 0 {
+		t.Errorf("%g of the cache is in use though every sequence is closed", d.Used())
+	}
 }
 
 func TestDecoderErrors(t *testing.T) {

@@ -225,7 +225,7 @@ func TestLoadErrors(t *testing.T) {
 		{"untied without head", replace(`"tie_word_embeddings": true`, `"tie_word_embeddings": false`), nil, `"lm_head.weight" is missing`},
 		{"unknown text tensor", textConfig, []safetensors.Entry{rawEntry("model.layers.9.x", "U8", []int{1}, []byte{1})}, `"model.layers.9.x" is not part`},
 		{"wrong width", replace(`"intermediate_size": 40`, `"intermediate_size": 41`), nil, "has shape [40 24], config.json wants [41 24]"},
-		{"wrong layer kind", replace(`"linear_attention", "full_attention", "linear_attention"`, `"full_attention", "full_attention", "linear_attention"`), nil, "and 6 more"},
+		{"wrong layer kind", replace(`"linear_attention", "full_attention", "linear_attention"`, `"full_attention", "full_attention", "linear_attention"`), nil, "and 10 more"},
 		{"other class", `{"model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": ` + textConfig + `}`, nil, `"model.language_model.embed_tokens.weight" is missing`},
 		{"no config", "", nil, "not a JSON object"},
 	}

@@ -45,7 +45,7 @@ func (m *Model) Score(in io.Reader, out io.Writer, opt ScoreOptions) error {
 	}
 	w := bufio.NewWriterSize(out, 1<<16)
 	scan := bufio.NewScanner(in)
-	scan.Buffer(make([]byte, 1<<16), opt.MaxLine)
+	scan.Buffer(make([]byte, min(1<<16, opt.MaxLine)), opt.MaxLine)
 	var pending []scoreLine
 	tokens, number := 0, 0
 	flush := func() error {
