@@ -1,0 +1,108 @@
+// Package warmstart makes the embedded policy: a tokenizer trained on demonstrations of generated tasks, and a small
+// Qwen3.5 model cloned from them. No task of any split is among the demonstrations: they have tables of their own.
+//
+// Start at Make. The same config makes the same folder, bit for bit, on any number of threads.
+package warmstart
+
+import (
+	"errors"
+	"fmt"
+
+	"harness-s/model"
+	"harness-s/rollout/env/sqlenv/demo"
+)
+
+// Config is recipes/policies/sql.yaml.
+type Config struct {
+	Seed  int64      `yaml:"seed" doc:"feeds initial weights, demonstrations and their order"`
+	Pool  string     `yaml:"pool" doc:"folder of harness specs that the demonstrations are played under"`
+	Model ModelShape `yaml:"model" doc:"the policy's shape"`
+	Vocab int        `yaml:"vocab" unit:"tokens" doc:"vocabulary of the tokenizer, trained on corpus demonstrations"`
+	Demo  DemoConfig `yaml:"demo" doc:"the demonstrations"`
+	Optim Optim      `yaml:"optim" doc:"AdamW and its schedule"`
+}
+
+// ModelShape is a Qwen3.5 shape: GDN layers, every EveryAttention-th one full attention; tied embedding.
+type ModelShape struct {
+	Hidden         int `yaml:"hidden" doc:"hidden size"`
+	MLP            int `yaml:"mlp" doc:"MLP width"`
+	Layers         int `yaml:"layers" doc:"layers"`
+	EveryAttention int `yaml:"every_attention" doc:"every so many layers, one is full attention"`
+	GDNHeads       int `yaml:"gdn_heads" doc:"GDN heads of dimension 64 (key = value: what vLLM's CPU kernel takes)"`
+	Heads          int `yaml:"heads" doc:"attention query heads of dimension 32"`
+	KVHeads        int `yaml:"kv_heads" doc:"attention key and value heads"`
+}
+
+// DemoConfig says what is demonstrated.
+type DemoConfig struct {
+	TaskSeed  int64   `yaml:"task_seed" doc:"draws the demonstration tasks"`
+	Obedience float64 `yaml:"obedience" doc:"chance that a sibling's wish is done; at most 0.98, for rescue needs contrast"`
+	H0Share   float64 `yaml:"h0_share" doc:"share of demonstrations under h0, which are naive"`
+	Opaque    float64 `yaml:"opaque" doc:"share of demonstration tasks whose columns are codes"`
+	Corpus    int     `yaml:"corpus" unit:"rollouts" doc:"demonstrations the tokenizer is trained on"`
+	Recall    float64 `yaml:"recall" doc:"share of recall text (pairs, then queries: it teaches copying) after the recall steps, fading to 0"`
+	Context   float64 `yaml:"context_weight" doc:"loss weight of tokens that the policy does not write; its own have 1"`
+}
+
+// Optim is the schedule of cloning.
+type Optim struct {
+	RecallSteps int     `yaml:"recall_steps" unit:"steps" doc:"first steps, on recall text alone"`
+	Steps       int     `yaml:"steps" unit:"steps" doc:"all steps, recall steps included"`
+	Batch       int     `yaml:"batch" unit:"rows" doc:"rows a step"`
+	LR          float64 `yaml:"lr" doc:"peak learning rate; cosine to 5 percent"`
+	Warmup      int     `yaml:"warmup" unit:"steps" doc:"linear warm-up"`
+	WeightDecay float64 `yaml:"weight_decay" doc:"decoupled"`
+	GradNorm    float64 `yaml:"grad_norm" doc:"gradients are scaled to at most this norm"`
+	Tokens      int     `yaml:"microbatch_tokens" unit:"tokens" doc:"tokens of one forward and backward pass"`
+}
+
+// Default is what recipes/policies/sql.yaml starts from.
+func Default() Config {
+	return Config{
+		Seed: 1, Pool: "recipes/pools/sql", Vocab: 768,
+		Model: ModelShape{Hidden: 128, MLP: 384, Layers: 4, EveryAttention: 4, GDNHeads: 2, Heads: 4, KVHeads: 2},
+		Demo:  DemoConfig{TaskSeed: 7, Obedience: 0.7, H0Share: 0.25, Opaque: 0.6, Corpus: 2000, Recall: 0.3, Context: 0.1},
+		Optim: Optim{RecallSteps: 150, Steps: 700, Batch: 64, LR: 2e-3, Warmup: 60, WeightDecay: 0.01, GradNorm: 1, Tokens: 16384},
+	}
+}
+
+// Validate checks the config.
+func (c Config) Validate() error {
+	switch o, d := c.Optim, c.Demo; {
+	case c.Vocab < 300 || c.Vocab > 8192:
+		return fmt.Errorf("vocab: %d, want 300 to 8192", c.Vocab)
+	case !(d.Obedience >= 0 && d.Obedience <= demo.MaxObedience):
+		return fmt.Errorf("demo.obedience: %v, want 0 to %v", d.Obedience, demo.MaxObedience)
+	case !fraction(d.H0Share) || !fraction(d.Opaque) || !fraction(d.Recall) || !fraction(d.Context):
+		return errors.New("demo: h0_share, opaque, recall and context_weight are fractions, 0 to 1")
+	case d.Corpus < 10:
+		return fmt.Errorf("demo.corpus: %d, want at least 10", d.Corpus)
+	case o.Steps < 1 || o.RecallSteps < 0 || o.RecallSteps > o.Steps || o.Batch < 1 || o.Warmup < 0 || o.Tokens < 1024:
+		return errors.New("optim: steps and batch at least 1, recall_steps within steps, microbatch_tokens at least 1024")
+	case !(o.LR > 0 && o.LR < 1) || !(o.GradNorm > 0) || o.WeightDecay < 0:
+		return errors.New("optim: lr within 0 to 1, grad_norm above 0, weight_decay at least 0")
+	}
+	cfg := c.shape(c.Vocab)
+	return cfg.Validate()
+}
+
+func fraction(x float64) bool { return x >= 0 && x <= 1 }
+
+// shape is the model's config for a vocabulary.
+func (c Config) shape(vocab int) model.Config {
+	m := c.Model
+	cfg := model.Config{
+		Vocab: vocab, Hidden: m.Hidden, MLP: m.MLP,
+		Hq: m.Heads, Hk: m.KVHeads, D: 32, RotaryFactor: 0.25, RopeTheta: 1e4,
+		GDNHk: m.GDNHeads, GDNHv: m.GDNHeads, Dk: 64, Dv: 64, K: 4,
+		Eps: 1e-6, Tied: true, MaxPosition: 4096,
+	}
+	for i := range m.Layers {
+		kind := model.LinearAttention
+		if m.EveryAttention > 0 && (i+1)%m.EveryAttention == 0 {
+			kind = model.FullAttention
+		}
+		cfg.LayerTypes = append(cfg.LayerTypes, kind)
+	}
+	return cfg
+}
