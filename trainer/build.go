@@ -6,6 +6,6 @@ import (
 )
 
 // Build wires the real parts.
-func Build(ctx context.Context, c Config, model, pool string) (Parts, error) {
+func Build(ctx context.Context, c Config, from Sources) (Parts, error) {
 	return Parts{}, errors.New("not wired yet")
 }

@@ -23,6 +23,15 @@ func sameRun(t *testing.T, want, got string) {
 	if a, b := steadyMetrics(t, want), steadyMetrics(t, got); a != b {
 		t.Errorf("metrics differ:\n%s", firstDifference(a, b))
 	}
+	if a, b := steadySummary(t, want), steadySummary(t, got); a != b {
+		t.Errorf("summary.json differs:\n%s\n%s", a, b)
+	}
+	sameRollouts(t, want, got)
+	sameWeights(t, want, got)
+}
+
+func sameRollouts(t *testing.T, want, got string) {
+	t.Helper()
 	wantFiles, _ := filepath.Glob(filepath.Join(want, "rollouts", "*"))
 	gotFiles, _ := filepath.Glob(filepath.Join(got, "rollouts", "*"))
 	if len(wantFiles) == 0 || len(wantFiles) != len(gotFiles) {
@@ -34,6 +43,11 @@ func sameRun(t *testing.T, want, got string) {
 			t.Fatalf("%s differs:\n%s", other, firstDifference(a, b))
 		}
 	}
+}
+
+// sameWeights compares the files of the last checkpoints.
+func sameWeights(t *testing.T, want, got string) {
+	t.Helper()
 	steps, _ := filepath.Glob(filepath.Join(want, "checkpoints", "step_*"))
 	last := steps[len(steps)-1]
 	entries, err := os.ReadDir(last)
@@ -49,9 +63,6 @@ func sameRun(t *testing.T, want, got string) {
 		if errA != nil || errB != nil || !bytes.Equal(a, b) {
 			t.Errorf("%s of the last checkpoint differs (%v, %v)", e.Name(), errA, errB)
 		}
-	}
-	if a, b := steadySummary(t, want), steadySummary(t, got); a != b {
-		t.Errorf("summary.json differs:\n%s\n%s", a, b)
 	}
 }
 

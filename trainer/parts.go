@@ -70,3 +70,21 @@ type Parts struct {
 	Tasks   Tasks
 	Close   func() error // frees what the parts hold; may be nil
 }
+
+// Sources say where the parts come from.
+type Sources struct {
+	Model string // Hugging Face folder
+	Pool  string // folder of harness specs
+	Train bool   // a Learner is needed
+}
+
+// Builder wires the parts of a config.
+type Builder func(ctx context.Context, c Config, from Sources) (Parts, error)
+
+// wire builds by b, or by Build where b is nil.
+func (b Builder) wire(ctx context.Context, c Config, from Sources) (Parts, error) {
+	if b == nil {
+		b = Build
+	}
+	return b(ctx, c, from)
+}

@@ -58,12 +58,12 @@ type progress struct {
 	terminal bool
 	cfg      Config
 	begun    time.Time
-	first    int // rollouts done when this process began its first step; -1: not yet
+	first    int // rollouts done when this process began its first step
 	width    int // of the line on the terminal
 }
 
 func newProgress(out io.Writer, terminal bool, cfg Config) *progress {
-	return &progress{out: out, terminal: terminal, cfg: cfg, begun: time.Now(), first: -1}
+	return &progress{out: out, terminal: terminal, cfg: cfg, begun: time.Now()}
 }
 
 // phase says what long thing starts now.
@@ -71,24 +71,19 @@ func (p *progress) phase(what string, rollouts int) {
 	p.show(fmt.Sprintf("%s: %d rollouts", what, rollouts))
 }
 
+// begin says that steps follow, from so many rollouts on.
+func (p *progress) begin(rollouts int) { p.begun, p.first = time.Now(), rollouts }
+
 func (p *progress) step(s state, m metrics) {
-	if p.first < 0 { // the state before the first step of this process
-		p.first = s.Rollouts
-		p.begun = time.Now()
-		if s.Step > 0 {
-			p.first -= int(m["group/rollouts"])
-		}
-	}
 	if s.Step == 0 {
 		return
 	}
 	line := fmt.Sprintf("step %d  reward %.3f  h0 %.3f  rescue %.2f -> %.2f  entropy %.3f  %.0f tok/s  %d/%d rollouts  %s",
 		s.Step, m["reward/mean"], m["success/h0"], m["rescue/rate"], m["rescue/success"], m["policy/entropy"],
 		m["perf/tokens_per_s"], s.Rollouts, p.cfg.Budget.Rollouts, p.left(s))
-	for _, name := range []string{fmt.Sprintf("eval/avg@%d/%s", p.cfg.Eval.K, harness.BaseID)} {
-		if x, ok := m[name]; ok {
-			line += fmt.Sprintf("  %s %.3f", name, x)
-		}
+	name := fmt.Sprintf("eval/avg@%d/%s", p.cfg.Eval.K, harness.BaseID)
+	if x, ok := m[name]; ok {
+		line += fmt.Sprintf("  %s %.3f", name, x)
 	}
 	p.show(line)
 }

@@ -27,8 +27,7 @@ type Options struct {
 	Resume   bool
 	Out      io.Writer // progress and the closing table; nil: none
 	Terminal bool      // Out is a terminal: one line that is written over
-	// Build wires the parts; nil: Build of this package. model is the folder to load weights from.
-	Build func(ctx context.Context, c Config, model, pool string) (Parts, error)
+	Build    Builder   // wires the parts; nil: Build of this package
 	// Report writes report.html into a run folder and returns its path; nil: none.
 	Report func(dir string) (string, error)
 }
@@ -68,6 +67,7 @@ func (r *run) train(ctx context.Context) (Summary, error) {
 	if err := r.start(ctx); err != nil {
 		return Summary{}, err
 	}
+	r.progress.begin(r.state.Rollouts)
 	for r.more() {
 		if err := ctx.Err(); err != nil {
 			return Summary{}, err
@@ -111,11 +111,7 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 			return nil, err
 		}
 	}
-	build := opts.Build
-	if build == nil {
-		build = Build
-	}
-	if r.parts, err = build(ctx, cfg, model, pool); err != nil {
+	if r.parts, err = opts.Build.wire(ctx, cfg, Sources{Model: model, Pool: pool, Train: true}); err != nil {
 		return nil, err
 	}
 	r.pool = r.parts.Pool
@@ -347,6 +343,9 @@ func (s *stepRun) anchor(ctx context.Context) error {
 			if s.next.Fixed, err = s.parts.Router.Best(); err != nil {
 				return fmt.Errorf("rescue.fixed: %w", err)
 			}
+		}
+		if s.folder == nil { // eval without a run folder of its own
+			return nil
 		}
 		stats, err := s.parts.Router.MarshalJSON()
 		if err != nil {

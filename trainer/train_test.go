@@ -7,13 +7,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"harness-s/rollout"
 )
 
-// bench runs the loop over fakes, and lets a test reach into them.
+// rig runs the loop over fakes, and lets a test reach into them.
 type rig struct {
 	cfg    Config
 	dir    string
@@ -31,8 +32,8 @@ func newRig(t *testing.T) *rig {
 
 func (g *rig) run() (Summary, error) {
 	return Train(g.ctx, g.cfg, Options{RunDir: g.dir, Resume: g.resume, Out: &g.out,
-		Build: func(_ context.Context, c Config, model, _ string) (Parts, error) {
-			p, learner, w, err := fakeParts(c, model)
+		Build: func(_ context.Context, c Config, from Sources) (Parts, error) {
+			p, learner, w, err := fakeParts(c, from.Model)
 			g.table, g.world = learner, w
 			if g.reach != nil {
 				g.reach(learner, w)
@@ -129,7 +130,7 @@ func TestEveryMode(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			g := newRig(t)
-			g.cfg.Rescue.Mode, g.cfg.Budget.Rollouts = mode, 400
+			g.cfg.Rescue.Mode, g.cfg.Budget.Rollouts = mode, 200
 			s := g.must(t)
 			checkRescueJobs(t, g)
 			if s.Rollouts > 400 {
@@ -308,4 +309,72 @@ func TestResumeWithMoreBudget(t *testing.T) {
 	g.cfg.Budget.Rollouts, g.resume = 512, true
 	g.must(t)
 	sameRun(t, whole.dir, g.dir)
+}
+
+func (g *rig) builder() Builder {
+	return func(_ context.Context, c Config, from Sources) (Parts, error) {
+		p, learner, w, err := fakeParts(c, from.Model)
+		w.weights = learner
+		g.world = w
+		p.Learner = nil
+		return p, err
+	}
+}
+
+// The eval command on a finished run gives the scores of the run's own closing evaluation.
+func TestEvalOfARun(t *testing.T) {
+	g := newRig(t)
+	g.cfg.Budget.Rollouts = 400
+	sum := g.must(t)
+	res, err := Eval(context.Background(), EvalOptions{RunDir: g.dir, Build: g.builder(), Harness: []string{"h0", "siblings", "routed"}, K: 3, Split: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(res.Scores, sum.After) {
+		t.Errorf("scores %+v, the run's closing evaluation has %+v", res.Scores, sum.After)
+	}
+	if res.Step != sum.Steps || !strings.Contains(res.Model, "step_") {
+		t.Errorf("evaluated %s as step %d", res.Model, res.Step)
+	}
+	for _, j := range g.world.jobs {
+		if j.Phase != "eval" {
+			t.Fatalf("a %s job: the run's router state should do", j.Phase)
+		}
+	}
+}
+
+func TestEvalOfAConfig(t *testing.T) {
+	g := newRig(t)
+	res, err := Eval(context.Background(), EvalOptions{Config: g.cfg, Build: g.builder(), Harness: []string{"routed"}, K: 2, Split: "val"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := res.Scores["routed"]; len(res.Scores) != 1 || s.K != 2 || s.Tasks != 8 {
+		t.Errorf("scores %+v", res.Scores)
+	}
+	for _, o := range []EvalOptions{
+		{Config: g.cfg, Harness: []string{"nope"}, K: 1, Split: "test"},
+		{Config: g.cfg, Harness: []string{"h0"}, K: 1, Split: "train"},
+		{Config: g.cfg, K: 1, Split: "test"},
+		{Config: g.cfg, Harness: []string{"h0"}, K: -1, Split: "test"},
+		{RunDir: t.TempDir(), Harness: []string{"h0"}, K: 1, Split: "test"},
+	} {
+		o.Build = g.builder()
+		if _, err := Eval(context.Background(), o); err == nil {
+			t.Errorf("%+v: no error", o.Harness)
+		}
+	}
+}
+
+// The micro-batch budget changes memory, not one bit of the result.
+func TestMicrobatchesDoNotChangeTheRun(t *testing.T) {
+	a := newRig(t)
+	a.cfg.Budget.Rollouts = 300
+	a.must(t)
+	b := newRig(t)
+	b.cfg = a.cfg
+	b.cfg.Optim.MicrobatchTok = 7 // two rows of three tokens
+	b.must(t)
+	sameRollouts(t, a.dir, b.dir)
+	sameWeights(t, a.dir, b.dir)
 }

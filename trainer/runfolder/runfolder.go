@@ -320,3 +320,16 @@ func (f *Folder) Prune(sub string, keep int) error {
 	}
 	return nil
 }
+
+// LastCheckpoint is the newest checkpoint of a run folder that may belong to a run still at work.
+func LastCheckpoint(dir string) (string, error) {
+	f := &Folder{Dir: dir}
+	steps, err := f.Steps("checkpoints")
+	if err != nil {
+		return "", fmt.Errorf("run folder %s: %w", dir, err)
+	}
+	if len(steps) == 0 {
+		return "", fmt.Errorf("run folder %s has no checkpoint yet", dir)
+	}
+	return f.StepDir("checkpoints", steps[len(steps)-1]), nil
+}
