@@ -106,11 +106,13 @@ func readMetrics(path string) ([]metricsLine, error) {
 }
 
 // score is one harness's entry of summary.json, whatever k it was taken with.
-type score map[string]float64
+type score map[string]json.RawMessage
 
+// prefixed is the first number whose name begins so ("avg@"); NaN without one.
 func (s score) prefixed(prefix string) float64 {
-	for name, v := range s {
-		if strings.HasPrefix(name, prefix) {
+	for _, name := range sortedKeys(s) {
+		var v float64
+		if strings.HasPrefix(name, prefix) && json.Unmarshal(s[name], &v) == nil {
 			return v
 		}
 	}
@@ -217,7 +219,7 @@ type chartSpec struct {
 var chartSpecs = []chartSpec{
 	{"Reward of retained groups", 0, []string{"reward/mean", "reward/std"}},
 	{"H0 success on training tasks", 0, []string{"success/h0"}},
-	{"H0 on held-out tasks", 0, []string{"eval/h0/avg@3", "eval/h0/pass@3"}},
+	{"H0 on held-out tasks", 0, []string{"eval/avg@3/h0", "eval/pass@3/h0"}},
 	{"Rescue", 0, []string{"rescue/rate", "rescue/success"}},
 	{"Groups", 0, []string{"group/contrast", "group/constant"}},
 	{"Entropy per policy token (nats)", 0, []string{"policy/entropy"}},

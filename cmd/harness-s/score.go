@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"harness-s/kernels"
+	"harness-s/model"
+)
+
+type scoreCmd struct {
+	Model   string `help:"Hugging Face folder." required:"" placeholder:"DIR"`
+	Input   string `help:"JSON lines {\"id\",\"token_ids\",\"weights\"?}; - for stdin." required:"" placeholder:"FILE"`
+	Backend string `help:"Where to compute." enum:"cpu,sim,cuda" default:"cpu"`
+	DType   string `name:"dtype" help:"Storage type of computation." enum:"fp32,bf16" default:"fp32"`
+	Grad    string `help:"Also write the gradient of sum weights*logprobs." placeholder:"OUT.safetensors"`
+	Threads int    `help:"CPU threads; 0: all cores."`
+}
+
+// Run scores lines on stdin or a file; results go to stdout.
+func (c *scoreCmd) Run(context.Context) (err error) {
+	if c.DType != "fp32" {
+		return usagef("score: --dtype %s needs the cuda backend; cpu computes in fp32", c.DType)
+	}
+	be, err := openBackend(c.Backend, c.Threads)
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	m, err := model.Load(c.Model, be, model.Options{Train: c.Grad != ""})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	in, err := openInput(c.Input)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := m.Score(in, os.Stdout, model.ScoreOptions{Grad: c.Grad != ""}); err != nil {
+		return err
+	}
+	if c.Grad == "" {
+		return nil
+	}
+	return m.WriteGrads(c.Grad)
+}
+
+// openBackend makes the compute backend by name.
+func openBackend(name string, threads int) (kernels.Backend, error) {
+	if name != "cpu" {
+		return nil, usagef("backend %s: not in this build; cpu is", name)
+	}
+	return kernels.NewCPU(threads)
+}
+
+func openInput(path string) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(os.Stdin), nil
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, usageError{fmt.Errorf("input: %w", err)}
+	}
+	return f, err
+}
