@@ -98,7 +98,11 @@ func newAttempt(o *RunOptions) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	conv, err := newConversation(o.Renderer, o.Spec.Memory, msgs, tools)
+	described := tools
+	if o.Spec.Prompt.ToolsBlock == harness.ToolsNone {
+		described = nil // the policy may call them all the same
+	}
+	conv, err := newConversation(o.Renderer, o.Spec.Memory, msgs, described)
 	if err != nil {
 		return nil, fmt.Errorf("harness %s: prompt: %w", o.Spec.ID, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"harness-s/model/chat"
+	"harness-s/rollout/harness"
 )
 
 func mustRun(t *testing.T, o RunOptions) *Record {
@@ -345,5 +346,34 @@ func TestRunErrors(t *testing.T) {
 	o.Limits.MaxTurns = 0
 	if _, err := Run(context.Background(), o); err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("no limit: %v", err)
+	}
+}
+
+// shownTools renders as fakeRenderer does and counts the tools that the prompt describes.
+type shownTools struct {
+	fakeRenderer
+	n *int
+}
+
+func (r shownTools) Start(msgs []chat.Message, tools []chat.Tool) ([]int32, error) {
+	*r.n = len(tools)
+	return r.fakeRenderer.Start(msgs, tools)
+}
+
+// Tools that the prompt does not describe can be called all the same; a tool that is not offered cannot.
+func TestRunToolsBlock(t *testing.T) {
+	for block, want := range map[string]int{"": len((&fakeEnv{}).Tools()), harness.ToolsFull: len((&fakeEnv{}).Tools()), harness.ToolsNone: 0} {
+		s, shown := spec(t, ""), -1
+		s.Prompt.ToolsBlock = block
+		p := &fakePolicy{script: []string{"!sql a;", "!nothing b;", "!commit 42;"}}
+		o := options(s, &fakeEnv{}, p)
+		o.Renderer = shownTools{n: &shown}
+		r := mustRun(t, o)
+		if shown != want || !r.Success {
+			t.Errorf("tools_block %q: %d tools described, want %d; success %v", block, shown, want, r.Success)
+		}
+		if last := p.prompts[2]; !strings.Contains(last, "got a") || !strings.Contains(last, "Unknown tool") {
+			t.Errorf("tools_block %q: context %q", block, last)
+		}
 	}
 }

@@ -124,6 +124,8 @@ func TestBadSpecs(t *testing.T) {
 		{"bad variable", head + "prompt: {user: \"{{question}} {{ table }}\"}\n", `"{{ table }}" is no variable`},
 		{"stray braces", head + "prompt: {user: \"{{question}} }}\"}\n", "is no variable"},
 		{"control", head + "prompt: {user: \"{{question}}\\u0007\"}\n", "control character U+0007"},
+		{"tools block", head + "prompt: {user: \"{{question}}\", tools_block: some}\n", "prompt.tools_block: \"some\": want full or none"},
+		{"words nobody reads", head + "prompt: {user: \"{{question}}\", tools_block: none}\ntools: [{name: execute_sql, description: x}]\n", "tools[0]: re-described"},
 		{"too long", head + "prompt: {user: \"{{question}}\", system: \"" + strings.Repeat("x", MaxSystemBytes+1) + "\"}\n", "at most"},
 		{"too large", head + prompt + "# " + strings.Repeat("x", MaxFileBytes), "larger than"},
 		{"memory mode", head + prompt + "memory: {mode: some}\n", "memory.mode:"},
@@ -172,6 +174,12 @@ func TestHashIsContent(t *testing.T) {
 	plain := "id: h0\nprompt: {user: \"{{question}}\"}\n"
 	if mustParse(t, plain).Hash() != mustParse(t, plain+"memory: {mode: all}\n").Hash() {
 		t.Error("a default spelled out must not change the hash")
+	}
+	if mustParse(t, plain).Hash() != mustParse(t, strings.Replace(plain, "\"}", "\", tools_block: full}", 1)).Hash() {
+		t.Error("the default tools block spelled out must not change the hash")
+	}
+	if mustParse(t, plain).Hash() == mustParse(t, strings.Replace(plain, "\"}", "\", tools_block: none}", 1)).Hash() {
+		t.Error("tools_block: none must change the hash")
 	}
 	seen := map[string]string{base.Hash(): "nothing"}
 	for _, edit := range [][2]string{{"Work on", "work on"}, {"three", "four"}, {"COUNT(*)", "count(*)"}, {"Ask.", "ask."}, {"hide: true", "description: x"},

@@ -12,6 +12,9 @@ import (
 // a default spelled out equal to a default left out. Two specs with one hash behave the same.
 func (s *Spec) Hash() string {
 	c := *s
+	if c.Prompt.ToolsBlock == ToolsFull {
+		c.Prompt.ToolsBlock = ""
+	}
 	if c.Memory.Mode == MemoryAll {
 		c.Memory.Mode = ""
 	}

@@ -31,7 +31,15 @@ type Prompt struct {
 	System  string `yaml:"system,omitempty" json:"system,omitempty"`     // may use {{variable}}
 	FewShot []Shot `yaml:"few_shot,omitempty" json:"few_shot,omitempty"` // example turns between system and user
 	User    string `yaml:"user" json:"user"`                             // the task; {{variable}} of the task, e.g. {{question}}
+
+	ToolsBlock string `yaml:"tools_block,omitempty" json:"tools_block,omitempty"` // full | none: whether the prompt describes the tools
 }
+
+// Tools blocks.
+const (
+	ToolsFull = "full" // the prompt describes the tools offered, as the policy's chat template does. The default
+	ToolsNone = "none" // it does not: for a policy that has learned them, where their some hundred tokens would be most of the prompt
+)
 
 // Shot is one example turn. An example conversation starts with user and ends with assistant.
 type Shot struct {

@@ -105,6 +105,9 @@ func (c *checker) prompt() {
 	if p.User != "" && len(c.template("prompt.user", p.User)) == 0 {
 		c.fail("prompt.user", "uses no variable of the task, such as {{question}}")
 	}
+	if b := p.ToolsBlock; b != "" && b != ToolsFull && b != ToolsNone {
+		c.fail("prompt.tools_block", "%q: want %s or %s", b, ToolsFull, ToolsNone)
+	}
 	if len(p.FewShot) > MaxShots {
 		c.fail("prompt.few_shot", "%d turns; at most %d", len(p.FewShot), MaxShots)
 	}
@@ -173,6 +176,9 @@ func (c *checker) tools(env []chat.Tool) {
 			c.fail(path+".name", "%q stands twice", t.Name)
 		}
 		seen[t.Name] = true
+		if c.spec.Prompt.ToolsBlock == ToolsNone && (t.Description != "" || len(t.Arguments) > 0) {
+			c.fail(path, "re-described, but prompt.tools_block: none shows the policy no description")
+		}
 		for j, a := range t.Arguments {
 			argPath := fmt.Sprintf("%s.arguments[%d]", path, j)
 			c.text(argPath+".name", a.Name, 64, true)

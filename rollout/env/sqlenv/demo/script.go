@@ -239,7 +239,9 @@ func names(text string) []string {
 
 func execute(sql string) chat.ToolCall { return call("execute_sql", "query", sql) }
 
-func commitCall(answers []string) chat.ToolCall { return call("commit_final_answer", "answers", answers) }
+func commitCall(answers []string) chat.ToolCall {
+	return call("commit_final_answer", "answers", answers)
+}
 
 func call(name, key string, v any) chat.ToolCall {
 	value, err := json.Marshal(v)
