@@ -43,7 +43,7 @@ func NewCPU(threads int) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return any(b).(Backend), nil
+	return b, nil
 }
 
 func newCPU(threads int, isa string) (*cpuBackend, error) {
