@@ -73,14 +73,14 @@ func (ex *expression) eval(c Config, b Batch) Result {
 	if err != nil {
 		panic(err) // the same expression built at minBucket
 	}
-	weight := p.fill(c, b, at, seg)
+	p.fill(c, b, at, seg)
 	for i, t := range at {
 		rho, _ := ratio(b.Logp[t], b.Old[t])
 		res.Stats.note(c, b.Rollouts[seg[i]].Advantage, rho, b.Logp[t], b.Old[t])
 	}
-	terms, grads := p.run()
+	total, grads := p.run()
+	res.Loss = total
 	for i, t := range at {
-		res.Loss += weight[i] * terms[i]
 		res.Coef[t] = grads[i]
 	}
 	return res
@@ -92,14 +92,13 @@ type program struct {
 	inputs map[string][]float64 // [n] backing of each input the expression uses
 	seg    []int                // [n] rollout of each entry, -1 for padding; shared by the graph's segment ops
 	vm     G.VM
-	terms  *G.Node // [n] loss of each token
-	grad   *G.Node // [n] d(weighted sum)/d logp
+	total  G.Value // weighted sum of the tokens' losses
+	grad   G.Value // [n] d total / d logp
 }
 
-// fill sets the inputs and returns the weight of each entry. Padding repeats the first token, so that it is
+// fill sets the inputs. Padding repeats the first token, so that it is
 // as finite as real data, with weight 0.
-func (p *program) fill(c Config, b Batch, at, seg []int) []float64 {
-	weight := make([]float64, p.n)
+func (p *program) fill(c Config, b Batch, at, seg []int) {
 	for i := range p.n {
 		j := i
 		p.seg[i] = -1
@@ -109,8 +108,9 @@ func (p *program) fill(c Config, b Batch, at, seg []int) []float64 {
 			p.seg[i] = seg[i]
 		}
 		t, r := at[j], b.Rollouts[seg[j]]
+		weight := 0.0
 		if i < len(at) {
-			weight[i] = c.weight(PerRollout, b.Norm, r) * c.samplerWeight(b.Old[t], b.Sampler[t])
+			weight = c.weight(PerRollout, b.Norm, r) * c.samplerWeight(b.Old[t], b.Sampler[t])
 		}
 		for name, in := range p.inputs {
 			switch name {
@@ -129,21 +129,21 @@ func (p *program) fill(c Config, b Batch, at, seg []int) []float64 {
 			case "tokens":
 				in[i] = float64(r.Tokens)
 			case "weight":
-				in[i] = weight[i]
+				in[i] = weight
 			default:
 				panic("loss: input " + name)
 			}
 		}
 	}
-	return weight
 }
 
-func (p *program) run() (terms, grads []float64) {
+// run returns the weighted sum and its derivative by each entry's logp.
+func (p *program) run() (total float64, grads []float64) {
 	p.vm.Reset()
 	if err := p.vm.RunAll(); err != nil {
 		panic(fmt.Sprintf("loss: the graph of loss.expression: %v", err)) // built and run once at New
 	}
-	return p.terms.Value().Data().([]float64), p.grad.Value().Data().([]float64)
+	return p.total.Data().(float64), p.grad.Data().([]float64)
 }
 
 // builder makes a graph from an expression.
@@ -163,14 +163,14 @@ func buildProgram(root *expr, n int) (p *program, err error) {
 	}()
 	p = &program{n: n, inputs: map[string][]float64{}, seg: make([]int, n)}
 	b := &builder{g: G.NewGraph(), p: p, nodes: map[string]*G.Node{}}
-	p.terms = b.build(root)
+	terms := b.build(root)
 	if b.err != nil {
 		return nil, b.err
 	}
 	if b.nodes["logp"] == nil {
 		return nil, fmt.Errorf("it does not depend on logp outside stop_grad, so that there is nothing to learn from")
 	}
-	total := b.node(G.Sum(b.node(G.HadamardProd(p.terms, b.input("weight")))))
+	total := b.node(G.Sum(b.node(G.HadamardProd(terms, b.input("weight")))))
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -178,7 +178,9 @@ func buildProgram(root *expr, n int) (p *program, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot differentiate: %w", err)
 	}
-	p.grad = grads[0]
+	// The machine reuses the memory of nodes: a node's own Value may be another's by the end of a run. Read copies.
+	G.Read(total, &p.total)
+	G.Read(grads[0], &p.grad)
 	vm := G.NewTapeMachine(b.g, G.BindDualValues())
 	runtime.SetFinalizer(vm, nil) // Gorgonia's finalizer keeps the whole graph alive
 	p.vm = vm

@@ -100,7 +100,9 @@ func TestClipStatistics(t *testing.T) {
 func TestRatioOneIsReinforce(t *testing.T) {
 	expression := config("expression")
 	expression.Expression = "-min(exp(logp-old_logp)*advantage, clip(exp(logp-old_logp), 1-0.2, 1+0.28)*advantage)"
-	for _, c := range []Config{config("grpo"), config("dr_grpo"), config("dapo"), config("gspo"), config("cispo"), expression} {
+	soft := config("expression") // the one docs/losses.md shows
+	soft.Expression = "-advantage / (1 + exp(-4*(exp(logp - old_logp) - 1)))"
+	for _, c := range []Config{config("grpo"), config("dr_grpo"), config("dapo"), config("gspo"), config("cispo"), expression, soft} {
 		l, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -152,6 +154,22 @@ func TestExpressionsEqualBuiltins(t *testing.T) {
 					t.Fatalf("%s seed %d: coef[%d] %g, built in %g", name, seed, i, got.Coef[i], want.Coef[i])
 				}
 			}
+		}
+	}
+}
+
+// Every operator's derivative, alone and nested: New checks each by finite differences.
+func TestExpressionDerivatives(t *testing.T) {
+	for _, src := range []string{
+		"1/(1+exp(logp))", "advantage/(2-logp)", "exp(-4*(exp(logp)-1))", "exp(exp(logp))", "exp(logp*logp)", "sqrt(exp(logp))",
+		"abs(logp)*abs(old_logp)", "log(1-logp)", "logp*logp*logp", "(1-logp)/(2-logp)", "seq_sum(logp)*seq_mean(exp(logp))",
+		"max(logp, old_logp) + min(logp*2, -1)", "clip(logp, -1.5, old_logp)*logp", "stop_grad(exp(logp))*logp + sampler_logp*logp",
+		"seq_sum(stop_grad(logp)*logp)/tokens - mask*logp", "-(-logp)",
+	} {
+		c := config("expression")
+		c.Expression = src
+		if _, err := New(c); err != nil {
+			t.Errorf("%s: %v", src, err)
 		}
 	}
 }
