@@ -14,7 +14,7 @@ import (
 
 var _ Mixer = (*cpuBackend)(nil)
 
-// maxConv is the widest convolution kernel (HS_CONV_MAX of conv.inc.h).
+// maxConv is the widest convolution kernel (HS_CONV_MAX of mixer_args.h).
 const maxConv = 16
 
 // rows checks a batch's segments and gives them as the C side takes them.

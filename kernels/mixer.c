@@ -39,7 +39,8 @@ void hs_conv_backward(hs_ctx *c, uintptr_t dx, uintptr_t dw, uintptr_t dy, uintp
     hs_conv_weights(wt, HS_CF(w), ch, k);
     hs_conv_args a = {.dx = HS_F(dx), .dw = HS_F(dw), .dy = HS_CF(dy), .x = HS_CF(x), .wt = wt,
                       .cu = cu, .rows = rows, .ch = ch, .k = k};
-    hs_parallel(c, c->ops->conv_backward, &a, hs_ceil(ch, 16), hs_grain(cu[rows] * (k + 10)), 0);
+    hs_parallel(c, c->ops->conv_backward, &a, hs_ceil(ch, HS_CONV_LANES), hs_grain(cu[rows] * (k + 10)),
+                2 * HS_CONV_MAX * HS_CONV_LANES);
 }
 
 void hs_conv_extend(hs_ctx *c, uintptr_t y, uintptr_t x, uintptr_t w, const uintptr_t *states, const int64_t *spans,

@@ -6,6 +6,9 @@
 
 enum { HS_C = 64 };        /* chunk of the delta rule and tokens of a KV page (ChunkLen of the Go side) */
 enum { HS_SUM_ROWS = 256 }; /* rows of one partial sum of a weight gradient: fixed, so that threads change no bit */
+enum { HS_CONV_MAX = 16 };    /* widest convolution (maxConv of the Go side) */
+enum { HS_CONV_TILE = 4 };    /* its backward pass: tokens at a time */
+enum { HS_CONV_LANES = 64 };  /* and channels of an item */
 
 /* hs_up16 rounds a row length up to whole vectors of any ISA. */
 static inline int64_t hs_up16(int64_t n) { return (n + 15) & ~(int64_t)15; }
