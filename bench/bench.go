@@ -19,7 +19,6 @@ type Result struct {
 	TokensPerS float64   `json:"tokens_per_s,omitempty"` // median of Runs
 	Runs       []float64 `json:"runs"`                   // tokens/s, or GFLOP/s for kernels
 	GFlopPerS  float64   `json:"gflop_per_s,omitempty"`  // kernels only
-	Ratio      float64   `json:"ratio_to_openblas,omitempty"`
 }
 
 // Options of every benchmark.
