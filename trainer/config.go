@@ -42,7 +42,7 @@ type DataConfig struct {
 	Train      int    `yaml:"train" unit:"tasks" doc:"generated tasks to train on"`
 	Validation int    `yaml:"validation" unit:"tasks" doc:"generated tasks the router is calibrated on"`
 	Test       int    `yaml:"test" unit:"tasks" doc:"generated tasks for evaluation; schemas of the three splits are disjoint"`
-	TaskSeed   int64  `yaml:"task_seed" doc:"draws the generated tasks and splits rows; apart from seed, so that runs share tasks"`
+	TaskSeed   int64  `yaml:"task_seed" doc:"draws the generated tasks; apart from seed, so that runs share tasks"`
 }
 
 // PoolConfig is the `pool` section.

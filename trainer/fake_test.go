@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"harness-s/kernels"
 	"harness-s/model"
@@ -35,6 +36,7 @@ type table struct {
 	temp       float64
 	poison     func(call int) bool // makes a Forward return NaN; for tests
 	calls      int
+	full       func() bool // whether the disk is full; for tests
 }
 
 // newTable starts where the method is needed: under H0 (token 0) and the tasks alone the right answers are
@@ -176,6 +178,9 @@ func (t *table) WriteWeights(dir string) error {
 	return writeFloats(filepath.Join(dir, fakeWeights), t.w)
 }
 func (t *table) WriteOptimizer(path string) error {
+	if t.full != nil && t.full() {
+		return &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
+	}
 	return writeFloats(path, append(append([]float32{}, t.m...), t.v...))
 }
 func (t *table) DeviceBytes() int64 { return 0 }

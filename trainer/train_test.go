@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"harness-s/rollout"
@@ -377,4 +378,26 @@ func TestMicrobatchesDoNotChangeTheRun(t *testing.T) {
 	b.must(t)
 	sameRollouts(t, a.dir, b.dir)
 	sameWeights(t, a.dir, b.dir)
+}
+
+// A disk that fills up stops the run with an error that says so, and leaves what resumes to the same bits.
+func TestFullDiskThenResume(t *testing.T) {
+	whole := newRig(t)
+	whole.cfg.Budget.Rollouts = 400
+	whole.must(t)
+	g := newRig(t)
+	g.cfg = whole.cfg
+	writes := 0
+	g.reach = func(l *table, _ *world) { l.full = func() bool { writes++; return writes == 3 } }
+	_, err := g.run()
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "step_2") {
+		t.Fatalf("error %v, want one that names the checkpoint and the full disk", err)
+	}
+	left, _ := filepath.Glob(filepath.Join(g.dir, "checkpoints", ".*"))
+	if len(left) != 0 {
+		t.Errorf("half a checkpoint is left: %v", left)
+	}
+	g.resume, g.reach = true, nil
+	g.must(t)
+	sameRun(t, whole.dir, g.dir)
 }
