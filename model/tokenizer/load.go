@@ -253,9 +253,7 @@ func (t *Tokenizer) readAdded(added []addedJSON) error {
 		t.addedIDs[a.Content] = int32(a.ID)
 		t.byFirst[a.Content[0]] = append(t.byFirst[a.Content[0]], a.Content)
 	}
-	for i := range t.byFirst {
-		slices.SortFunc(t.byFirst[i], func(a, b string) int { return len(b) - len(a) })
-	}
+	sortLongestFirst(&t.byFirst)
 	return nil
 }
 
