@@ -126,26 +126,33 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("%d lines, want %d", len(lb), len(la))
 }
 
-// childDir names the run folder of a test binary that was started to be killed.
-const childDir = "HARNESS_S_TEST_CHILD"
+// A test binary that is started to be killed runs one training, of the kind and in the folder named here.
+const (
+	childKind = "HARNESS_S_TEST_CHILD"
+	childDir  = "HARNESS_S_TEST_CHILD_DIR"
+)
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(childDir); dir != "" {
-		os.Exit(childRun(dir))
+	if kind := os.Getenv(childKind); kind != "" {
+		os.Exit(childRun(kind, os.Getenv(childDir)))
 	}
 	os.Exit(m.Run())
 }
 
-// crashConfig has everything going on that a crash could spoil.
-func crashConfig() Config {
-	c := fakeConfig()
-	c.Budget.Rollouts, c.Eval.Every, c.Router.Refresh, c.Optim.Epochs = 800, 2, 3, 2
-	c.Checkpoint.Every, c.Checkpoint.Keep = 2, 2
-	return c
+// crashRig has everything going on that a crash could spoil.
+func crashRig(kind, dir string) *rig {
+	g := &rig{cfg: fakeConfig(), dir: dir, ctx: context.Background()}
+	g.cfg.Budget.Rollouts = 800
+	if kind == "model" {
+		g.cfg, g.build = modelConfig(), modelBuilder
+	}
+	g.cfg.Eval.Every, g.cfg.Router.Refresh, g.cfg.Optim.Epochs = 2, 3, 2
+	g.cfg.Checkpoint.Every, g.cfg.Checkpoint.Keep = 2, 2
+	return g
 }
 
-func childRun(dir string) int {
-	g := &rig{cfg: crashConfig(), dir: dir, ctx: context.Background()}
+func childRun(kind, dir string) int {
+	g := crashRig(kind, dir)
 	_, err := os.Stat(filepath.Join(dir, "config.yaml"))
 	g.resume = err == nil
 	if _, err := g.run(); err != nil {
@@ -155,24 +162,26 @@ func childRun(dir string) int {
 	return 0
 }
 
-// A run killed at random moments and resumed each time ends in the same bits as one never killed.
 func TestKillAndResume(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	whole := newRig(t)
-	whole.cfg = crashConfig()
+	testKill(t, "fake", 2)
+}
+
+// testKill: a run killed at random moments and resumed each time ends in the same bits as one never killed.
+func testKill(t *testing.T, kind string, runs int) {
+	whole := crashRig(kind, filepath.Join(t.TempDir(), "run"))
 	start := time.Now()
 	whole.must(t)
 	span := time.Since(start)
-	runs := 2
 	if os.Getenv("HARNESS_S_LONG") != "" {
-		runs = 40
+		runs *= 20
 	}
 	for seed := range runs {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
-			killed := killUntilDone(t, dir, rand.New(rand.NewPCG(uint64(seed), 9)), span)
+			killed := killUntilDone(t, kind, dir, rand.New(rand.NewPCG(uint64(seed), 9)), span)
 			t.Logf("killed %d times", killed)
 			sameRun(t, whole.dir, dir)
 		})
@@ -181,12 +190,12 @@ func TestKillAndResume(t *testing.T) {
 
 // killUntilDone starts the run in a process again and again, each killed after a random time, until one ends
 // by itself. The time allowed grows, so that it ends.
-func killUntilDone(t *testing.T, dir string, rng *rand.Rand, span time.Duration) (killed int) {
+func killUntilDone(t *testing.T, kind, dir string, rng *rand.Rand, span time.Duration) (killed int) {
 	t.Helper()
 	for try := 1; try < 100; try++ {
 		var stderr bytes.Buffer
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), childDir+"="+dir)
+		cmd.Env = append(os.Environ(), childKind+"="+kind, childDir+"="+dir)
 		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

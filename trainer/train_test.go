@@ -23,6 +23,7 @@ type rig struct {
 	out    bytes.Buffer
 	ctx    context.Context
 	reach  func(*table, *world)
+	build  Builder // nil: the fakes
 	world  *world
 	table  *table
 }
@@ -33,7 +34,10 @@ func newRig(t *testing.T) *rig {
 
 func (g *rig) run() (Summary, error) {
 	return Train(g.ctx, g.cfg, Options{RunDir: g.dir, Resume: g.resume, Out: &g.out,
-		Build: func(_ context.Context, c Config, from Sources) (Parts, error) {
+		Build: func(ctx context.Context, c Config, from Sources) (Parts, error) {
+			if g.build != nil {
+				return g.build(ctx, c, from)
+			}
 			p, learner, w, err := fakeParts(c, from.Model)
 			g.table, g.world = learner, w
 			if g.reach != nil {

@@ -10,6 +10,7 @@ import (
 
 	"harness-s/model"
 	"harness-s/rollout/env/sqlenv/demo"
+	"harness-s/rollout/env/sqlenv/taskgen"
 )
 
 // Config is recipes/policies/sql.yaml.
@@ -35,13 +36,14 @@ type ModelShape struct {
 
 // DemoConfig says what is demonstrated.
 type DemoConfig struct {
-	TaskSeed  int64   `yaml:"task_seed" doc:"draws the demonstration tasks"`
-	Obedience float64 `yaml:"obedience" doc:"chance that a sibling's wish is done; at most 0.98, for rescue needs contrast"`
-	H0Share   float64 `yaml:"h0_share" doc:"share of demonstrations under h0, which are naive"`
-	Opaque    float64 `yaml:"opaque" doc:"share of demonstration tasks whose columns are codes"`
-	Corpus    int     `yaml:"corpus" unit:"rollouts" doc:"demonstrations the tokenizer is trained on"`
-	Recall    float64 `yaml:"recall" doc:"share of recall text (pairs, then queries: it teaches copying) after the recall steps, fading to 0"`
-	Context   float64 `yaml:"context_weight" doc:"loss weight of tokens that the policy does not write; its own have 1"`
+	TaskSeed  int64    `yaml:"task_seed" doc:"draws the demonstration tasks"`
+	Obedience float64  `yaml:"obedience" doc:"chance that a sibling's wish is done; at most 0.98, for rescue needs contrast"`
+	H0Share   float64  `yaml:"h0_share" doc:"share of demonstrations under h0, which are naive"`
+	Opaque    float64  `yaml:"opaque" doc:"share of demonstration tasks whose columns are codes"`
+	Kinds     []string `yaml:"kinds" doc:"task kinds demonstrated; empty: all"`
+	Corpus    int      `yaml:"corpus" unit:"rollouts" doc:"demonstrations the tokenizer is trained on"`
+	Recall    float64  `yaml:"recall" doc:"share of recall text (pairs, then queries: it teaches copying) after the recall steps, fading to 0"`
+	Context   float64  `yaml:"context_weight" doc:"loss weight of tokens that the policy does not write; its own have 1"`
 }
 
 // Optim is the schedule of cloning.
@@ -105,4 +107,16 @@ func (c Config) shape(vocab int) model.Config {
 		cfg.LayerTypes = append(cfg.LayerTypes, kind)
 	}
 	return cfg
+}
+
+// mix keeps the weights of the kinds demonstrated; nil: all.
+func (d DemoConfig) mix() map[string]float64 {
+	if len(d.Kinds) == 0 {
+		return nil
+	}
+	out, weights := map[string]float64{}, taskgen.DefaultMix()
+	for _, k := range d.Kinds {
+		out[k] = weights[k]
+	}
+	return out
 }

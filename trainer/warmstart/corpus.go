@@ -55,43 +55,78 @@ func trainTokenizer(ctx context.Context, cfg Config, pool *harness.Pool) (*token
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer corpus: %w", err)
 		}
-		texts = append(texts, raw.Decode(rec.Rows[0].Tokens))
+		task := d.tasks.Make(taskgen.Demo, i)
+		texts = append(texts, cutOut(raw.Decode(rec.Rows[0].Tokens), inventedWords(task))...)
 	}
 	return tokenizer.Train(pieces(texts), cfg.Vocab, addedTokens())
 }
 
-var letters = regexp.MustCompile(`[A-Za-z]+`)
+var (
+	syllable = "(?:" + strings.Join(taskgen.Syllables(), "|") + ")"
+	invented = regexp.MustCompile("(?i)" + syllable + "(?:" + syllable + "s?|[0-9])")
+	run      = regexp.MustCompile(`[A-Za-z]+[0-9]?`)
+	letters  = regexp.MustCompile(`[A-Za-z]+`)
+)
+
+// inventedWords are the words of a task that mean nothing outside it.
+func inventedWords(t *taskgen.Task) map[string]bool {
+	out := map[string]bool{t.Entity: true}
+	add := func(text string) {
+		for _, w := range run.FindAllString(text, -1) {
+			if w := strings.ToLower(w); invented.FindString(w) == w {
+				out[w] = true
+			}
+		}
+	}
+	for _, table := range t.Tables() {
+		add(table.Name)
+		for _, c := range table.Columns[1:] { // the first is name, an ordinary word
+			add(c.Name)
+		}
+		for _, r := range table.Rows {
+			for _, cell := range r {
+				if s, ok := cell.(string); ok {
+					add(s)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// cutOut is the text between the words given.
+func cutOut(text string, words map[string]bool) (parts []string) {
+	from := 0
+	for _, at := range run.FindAllStringIndex(text, -1) {
+		if words[strings.ToLower(text[at[0]:at[1]])] {
+			parts = append(parts, text[from:at[0]])
+			from = at[1]
+		}
+	}
+	return append(parts, text[from:])
+}
 
 // pieces is what the vocabulary is learned from.
 func pieces(texts []string) iter.Seq[string] {
-	invented := inventedWord()
 	return func(yield func(string) bool) {
 		most := 0
 		for _, text := range texts {
-			for _, part := range invented.Split(text, -1) {
-				most += len(part)
-				if !yield(part) {
+			most += len(text)
+			if !yield(text) {
+				return
+			}
+			for _, w := range letters.FindAllString(text, -1) {
+				if !yield(w) {
 					return
-				}
-				for _, w := range letters.FindAllString(part, -1) {
-					if !yield(w) {
-						return
-					}
 				}
 			}
 		}
 		for _, s := range taskgen.Syllables() {
-			for range most/8 + 1 { // above any pair of the text
+			for range most/4 + 1 { // above any pair of the text
 				if !yield(s) {
 					return
 				}
 			}
 		}
 	}
-}
-
-// inventedWord matches words made of two or more syllables, or of one and a digit, in small or capital letters.
-func inventedWord() *regexp.Regexp {
-	s := "(?:" + strings.Join(taskgen.Syllables(), "|") + ")"
-	return regexp.MustCompile(`\b(?i:` + s + s + `s?|` + s + `[0-9])\b`)
 }

@@ -2,6 +2,7 @@ package warmstart
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 
@@ -37,7 +38,7 @@ type demonstrator struct {
 func newDemonstrator(cfg Config, pool *harness.Pool, tok *tokenizer.Tokenizer) (*demonstrator, error) {
 	probs := taskgen.DefaultProbs
 	probs.Opaque = cfg.Demo.Opaque
-	tasks, err := taskgen.New(taskgen.Options{Seed: uint64(cfg.Demo.TaskSeed), Probs: &probs})
+	tasks, err := taskgen.New(taskgen.Options{Seed: uint64(cfg.Demo.TaskSeed), Probs: &probs, Mix: cfg.Demo.mix()})
 	if err != nil {
 		return nil, err
 	}
@@ -146,4 +147,12 @@ func (d *demonstrator) batches(ctx context.Context, workers int, recall func(ste
 		return nil
 	})
 	return out, group.Wait
+}
+
+func executeCall(sql string) chat.ToolCall {
+	raw, err := json.Marshal(sql)
+	if err != nil {
+		panic("warmstart: " + err.Error()) // a string always marshals
+	}
+	return chat.ToolCall{Name: sqlenv.ToolSQL, Args: []chat.Arg{{Key: "query", Value: raw}}}
 }
