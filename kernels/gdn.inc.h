@@ -34,17 +34,36 @@ HS_INLINE void FN(l2norm)(float *y, const float *x, float c, int64_t n) {
     FN(vec_scale)(y, x, r, n);
 }
 
-/* gdn_solve: e_i += sum_{j<i} C[i,j] u_j, u_i = beta_i e_i for n rows, C's row stride HS_C. */
+HS_INLINE void FN(solve_tile)(const int R, const int NV, const int masked, int64_t tail, float *E, int64_t lde, float *U,
+                              int64_t ldu, const float *C, const float *beta, int64_t bs) {
+    V e[8][TRI_VECS], u[8][TRI_VECS];
+    FN(tri_load)(e, R, NV, masked, tail, E, lde);
+#pragma GCC unroll 8
+    for (int j = 0; j < R; j++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++) u[j][v] = v_mul(v_set1(beta[j * bs]), e[j][v]);
+#pragma GCC unroll 8
+        for (int i = j + 1; i < R; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < NV; v++) e[i][v] = v_fma(v_set1(C[i * HS_C + j]), u[j][v], e[i][v]);
+    }
+    FN(tri_store)(e, R, NV, masked, tail, E, lde);
+    FN(tri_store)(u, R, NV, masked, tail, U, ldu);
+}
+
+/* gdn_solve: e_i += sum_{j<i} C[i,j] u_j, u_i = beta_i e_i for n rows of N columns, C's row stride HS_C. */
 static void FN(gdn_solve)(float *E, int64_t lde, float *U, int64_t ldu, const float *C, const float *beta, int64_t bs,
-                          int64_t n, int64_t dv) {
-    if (n == 1) {
-        FN(vec_scale)(U, E, beta[0], dv);
+                          int64_t n, int64_t N) {
+    if (FN(tri_block)(n)) {
+#define TILE(R, NV, MASK, TAIL, c) FN(solve_tile)(R, NV, MASK, TAIL, E + c, lde, U + c, ldu, C, beta, bs);
+        TRI_DISPATCH(n, TILE)
+#undef TILE
         return;
     }
-    int64_t h = n / 2;
-    FN(gdn_solve)(E, lde, U, ldu, C, beta, bs, h, dv);
-    FN(gemm)(0, E + h * lde, lde, C + h * HS_C, HS_C, 1, U, ldu, n - h, dv, h);
-    FN(gdn_solve)(E + h * lde, lde, U + h * ldu, ldu, C + h * HS_C + h, beta + h * bs, bs, n - h, dv);
+    int64_t h = FN(tri_half)(n);
+    FN(gdn_solve)(E, lde, U, ldu, C, beta, bs, h, N);
+    FN(gemm)(0, E + h * lde, lde, C + h * HS_C, HS_C, 1, U, ldu, n - h, N, h);
+    FN(gdn_solve)(E + h * lde, lde, U + h * ldu, ldu, C + h * HS_C + h, beta + h * bs, bs, n - h, N);
 }
 
 /* gate_sum: G of row i from that of the row before. */
@@ -94,8 +113,8 @@ static void FN(gdn_rows)(const hs_gdn_shape *s, FN(gdn_cache) c, FN(gdn_rows_io)
     for (int64_t i = 0; i < n; i++) {
         FN(l2norm)(kq + i * ldk, io.k + i * s->ch, 1.0f, dk);
         FN(l2norm)(kq + (n + i) * ldk, io.q + i * s->ch, qscale, dk);
-        for (int64_t d = 0; d < dk; d++) c.KT[d * HS_C + i0 + i] = kq[i * ldk + d];
     }
+    FN(transpose)(c.KT + i0, HS_C, kq, ldk, n, dk);
     for (int64_t r = 0; r < n; r += 16) { /* the triangle, 16 rows at a time */
         int64_t m = hs_min(16, n - r), lanes = hs_ceil(i0 + r + m, VW) * VW;
         FN(gemm)(1, prod + r * HS_C, HS_C, kq + r * ldk, ldk, 1, c.KT, HS_C, m, lanes, dk);

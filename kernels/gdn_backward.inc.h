@@ -76,10 +76,28 @@ static void FN(lower_add)(float *C, int64_t ldc, const float *A, const float *B,
     }
 }
 
-/* gdn_back_solve: Y_j -= sum_{i>j} M[j][i] Y_i, from the last row up; M holds the negated coefficients. */
+HS_INLINE void FN(back_tile)(const int R, const int NV, const int masked, int64_t tail, float *Y, int64_t ldy,
+                             const float *M) {
+    V y[8][TRI_VECS];
+    FN(tri_load)(y, R, NV, masked, tail, Y, ldy);
+#pragma GCC unroll 8
+    for (int i = R - 1; i > 0; i--)
+#pragma GCC unroll 8
+        for (int j = 0; j < i; j++)
+#pragma GCC unroll 2
+            for (int v = 0; v < NV; v++) y[j][v] = v_fma(v_set1(M[j * HS_C + i]), y[i][v], y[j][v]);
+    FN(tri_store)(y, R, NV, masked, tail, Y, ldy);
+}
+
+/* gdn_back_solve: Y_j += sum_{i>j} M[j][i] Y_i, from the last row up. */
 static void FN(gdn_back_solve)(float *Y, int64_t ldy, const float *M, int64_t n, int64_t N) {
-    if (n <= 1) return;
-    int64_t h = n / 2;
+    if (FN(tri_block)(n)) {
+#define TILE(R, NV, MASK, TAIL, c) FN(back_tile)(R, NV, MASK, TAIL, Y + c, ldy, M);
+        TRI_DISPATCH(n, TILE)
+#undef TILE
+        return;
+    }
+    int64_t h = FN(tri_half)(n);
     FN(gdn_back_solve)(Y + h * ldy, ldy, M + h * HS_C + h, n - h, N);
     FN(gemm)(0, Y, ldy, M + h, HS_C, 1, Y + h * ldy, ldy, h, N, n - h);
     FN(gdn_back_solve)(Y, ldy, M, h, N);
