@@ -8,7 +8,7 @@ import (
 )
 
 // Renderer turns conversations into tokens and a policy's text into calls. Token sequences only grow: what each
-// method returns is appended to what is there. model/chat implements it.
+// method returns is appended to what is there. *chat.Renderer is one.
 type Renderer interface {
 	// Start is the prompt up to where the policy's first turn begins.
 	Start(msgs []chat.Message, tools []chat.Tool) ([]int32, error)
@@ -21,17 +21,13 @@ type Renderer interface {
 	User(text string) []int32
 	// Stop lists the tokens that end a turn.
 	Stop() []int32
-	// Text decodes what the policy sampled.
+	// Text is what the policy sampled, decoded, without the token that ended it.
 	Text(sampled []int32) string
 	// Parse reads the calls of a turn.
-	Parse(text string, tools []chat.Tool) Parsed
+	Parse(text string, tools []chat.Tool) chat.Parsed
 }
 
-// Parsed is what a turn says. Errors tell the policy what could not be read.
-type Parsed struct {
-	Calls  []chat.ToolCall
-	Errors []string
-}
+var _ Renderer = (*chat.Renderer)(nil)
 
 const (
 	omittedText = "[omitted]"

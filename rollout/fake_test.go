@@ -56,7 +56,7 @@ func (fakeRenderer) ToolResults(results []string) []int32 {
 func (fakeRenderer) User(text string) []int32 { return ids("<u>" + text + "\n<a>") }
 func (fakeRenderer) Stop() []int32            { return []int32{';'} }
 func (fakeRenderer) Text(t []int32) string    { return strings.TrimSuffix(str(t), ";") }
-func (fakeRenderer) Parse(text string, _ []chat.Tool) (p Parsed) {
+func (fakeRenderer) Parse(text string, _ []chat.Tool) (p chat.Parsed) {
 	for _, line := range strings.Split(text, "\n") {
 		name, arg, ok := strings.Cut(line, " ")
 		switch {
@@ -64,9 +64,6 @@ func (fakeRenderer) Parse(text string, _ []chat.Tool) (p Parsed) {
 			p.Errors = append(p.Errors, "cannot read "+line)
 		case ok && strings.HasPrefix(name, "!"):
 			v, _ := json.Marshal(arg)
-			if strings.HasPrefix(arg, "[") {
-				v = []byte(arg) // a list is written as JSON
-			}
 			p.Calls = append(p.Calls, chat.ToolCall{Name: name[1:], Args: []chat.Arg{{Key: "q", Value: v}}})
 		}
 	}
@@ -185,8 +182,5 @@ func options(s *harness.Spec, e Environment, p Policy) RunOptions {
 		Limits: Limits{MaxTurns: 6, MaxTokensPerTurn: 400, MaxContextTokens: 10_000, ToolDeadline: time.Minute, RolloutDeadline: time.Minute},
 	}
 }
-
-// For tests outside the package, which may import environments.
-type FakeRenderer = fakeRenderer
 
 var errBoom = errors.New("boom")
