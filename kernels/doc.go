@@ -12,7 +12,8 @@
 //
 //   - A row's result depends on that row alone: not on its batch, its neighbours, the number of
 //     threads or how its tokens were split into calls. Every output element is reduced in one
-//     fixed order (ascending over the reduced axis, in one fused-multiply-add chain).
+//     fixed order (ascending over the reduced axis, fused-multiply-add chains over runs whose length the shape
+//     alone decides).
 //   - Backward functions say for each output whether they write (=) or add (+=).
 //   - Weight gradients are summed in fp32, in an order that does not depend on the thread count.
 //   - Shapes are checked on entry; a wrong shape is a bug of the caller and panics.

@@ -1,19 +1,24 @@
-/* Matrix products. Every output element is one chain acc = fma(a[p], b[p], acc) over ascending p, lanes across
- * columns: its bits depend on its own row and column alone, whatever the tiling, the batch or the threads.
+/* Matrix products. Every output element is a sum, in ascending order, of chains acc = fma(a[p], b[p], acc) over runs of
+ * ascending p, lanes across columns: its bits depend on its own row and column alone, whatever the tiling, the batch or
+ * the threads. Short runs, because the error of one long chain is too large for the delta rule: where a query is nearly
+ * orthogonal to its keys, the gated norm turns an error of 1e-7 in the projections into 1e-4.
  *
- *   matmul     C  = A B   (or, with add, the chain starts at C)   B in panels
+ *   matmul     C  = A B   (or += with add), in runs of mm_run   B in panels
  *   matmul_tn  C += AᵀB   chains of HS_KC rows, each added to C in ascending order
  *   pack_t, pack_n      panels =
  */
 
 enum { HS_NR = HS_NV * VW, HS_KC = 256, HS_MC = 8 * HS_MR };
 
-/* How a tile ends: C = acc; acc started at C, C = acc; C += acc. */
-enum { HS_STORE = 0, HS_CHAIN = 1, HS_ACCUMULATE = 2 };
+/* How a tile's first run ends: C = acc; C += acc. */
+enum { HS_STORE = 0, HS_ACCUMULATE = 1 };
 
-/* One tile: m rows (constant) of nv vectors (constant). A(i,p) = a[i*ars + p*acs]; B [k][HS_NR]; n valid columns. */
-HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64_t k, const float *a, int64_t lda,
-                        const float *b, float *c, int64_t ldc, int64_t n, int mode) {
+/* mm_run: the length of a run over K, a divisor of HS_KC. The error is least near sqrt(K); longer ones cost less. */
+HS_INLINE int64_t FN(mm_run)(int64_t K) { return K <= 512 ? 16 : K <= 2048 ? 32 : 64; }
+
+/* One run of a tile: m rows (constant) of nv vectors (constant). A(i,p) = a[i*ars + p*acs]; B [k][HS_NR]; n valid columns. */
+HS_INLINE void FN(mm_tile_run)(const int m, const int nv, const int row_major, int64_t k, const float *a, int64_t lda,
+                               const float *b, float *c, int64_t ldc, int64_t n, int mode) {
     V acc[HS_MR][HS_NV];
     const int full = n == (int64_t)nv * VW;
 #pragma GCC unroll 16
@@ -22,8 +27,6 @@ HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64
         for (int j = 0; j < nv; j++) {
             acc[i][j] = v_zero();
             __builtin_prefetch(c + i * ldc + j * VW, 1);
-            if (mode == HS_CHAIN)
-                acc[i][j] = full ? v_load(c + i * ldc + j * VW) : v_loadn(c + i * ldc + j * VW, n - j * VW);
         }
     }
     for (int64_t p = 0; p < k; p++) {
@@ -54,10 +57,17 @@ HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64
     }
 }
 
-/* m rows (1 or 2, constant) by np whole panels (constant) at once, chains from 0: one row alone has too few chains to
+/* One tile, run after run. */
+HS_INLINE void FN(mm_tile)(const int m, const int nv, const int row_major, int64_t k, int64_t run, const float *a,
+                           int64_t lda, const float *b, float *c, int64_t ldc, int64_t n, int mode) {
+    for (int64_t p = 0; p < k || p == 0; p += run, mode = HS_ACCUMULATE)
+        FN(mm_tile_run)(m, nv, row_major, hs_min(run, k - p), a + (row_major ? p : p * lda), lda, b + p * HS_NR, c, ldc, n, mode);
+}
+
+/* m rows (1 or 2, constant) by np whole panels (constant) at once, C = or += (more) a run: one row alone has too few chains to
  * hide the latency of an FMA. Panel j is at b + j*ldp. */
 HS_INLINE void FN(mm_thin)(const int m, const int np, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldp,
-                           float *c, int64_t ldc) {
+                           float *c, int64_t ldc, int more) {
     V acc[2][4 * HS_NV];
 #pragma GCC unroll 2
     for (int i = 0; i < m; i++)
@@ -75,7 +85,10 @@ HS_INLINE void FN(mm_thin)(const int m, const int np, int64_t k, const float *a,
 #pragma GCC unroll 2
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < np * HS_NV; j++) v_store(c + i * ldc + j * VW, acc[i][j]);
+        for (int j = 0; j < np * HS_NV; j++) {
+            float *at = c + i * ldc + j * VW;
+            v_store(at, more ? v_add(v_load(at), acc[i][j]) : acc[i][j]);
+        }
 }
 
 #if HS_MR > 6
@@ -88,11 +101,11 @@ HS_INLINE void FN(mm_thin)(const int m, const int np, int64_t k, const float *a,
 
 /* tile_rm: A row-major with row stride lda. tile_cm: A [k][lda], rows of the tile contiguous. */
 #define HS_CASE_RM(r) \
-    case r: FN(mm_tile)(r, HS_NV, 1, k, a, lda, b, c, ldc, n, mode); break;
+    case r: FN(mm_tile)(r, HS_NV, 1, k, run, a, lda, b, c, ldc, n, mode); break;
 #define HS_CASE_CM(r) \
-    case r: FN(mm_tile)(r, HS_NV, 0, k, a, lda, b, c, ldc, n, mode); break;
+    case r: FN(mm_tile)(r, HS_NV, 0, k, k, a, lda, b, c, ldc, n, mode); break;
 
-static __attribute__((noinline)) void FN(mm_tile_rm)(int m, int64_t k, const float *a, int64_t lda, const float *b,
+static __attribute__((noinline)) void FN(mm_tile_rm)(int m, int64_t k, int64_t run, const float *a, int64_t lda, const float *b,
                                                   float *c, int64_t ldc, int64_t n, int mode) {
     switch (m) { HS_EACH_ROWS(HS_CASE_RM) }
 }
@@ -111,10 +124,13 @@ static int64_t FN(matmul_thin)(const hs_matmul_args *g, int64_t r0, int64_t r1, 
     for (; j0 + 4 <= j1 && (j0 + 4) * HS_NR <= g->N; j0 += 4) {
         const float *b = g->b + j0 * HS_NR * g->K;
         float *c = g->c + r0 * g->N + j0 * HS_NR;
-        if (r1 - r0 == 1)
-            FN(mm_thin)(1, 4, g->K, a, g->K, b, HS_NR * g->K, c, g->N);
-        else
-            FN(mm_thin)(2, 4, g->K, a, g->K, b, HS_NR * g->K, c, g->N);
+        for (int64_t k0 = 0, run = FN(mm_run)(g->K); k0 < g->K; k0 += run) {
+            const int64_t kc = hs_min(run, g->K - k0);
+            if (r1 - r0 == 1)
+                FN(mm_thin)(1, 4, kc, a + k0, g->K, b + k0 * HS_NR, HS_NR * g->K, c, g->N, k0 > 0);
+            else
+                FN(mm_thin)(2, 4, kc, a + k0, g->K, b + k0 * HS_NR, HS_NR * g->K, c, g->N, k0 > 0);
+        }
     }
     return j0;
 }
@@ -122,10 +138,10 @@ static int64_t FN(matmul_thin)(const hs_matmul_args *g, int64_t r0, int64_t r1, 
 /* Rows r0..r1 by panels j0..j1 of the product. */
 static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, int64_t j0, int64_t j1, float *scratch) {
     if (r1 - r0 <= 2 && !g->add) j0 = FN(matmul_thin)(g, r0, r1, j0, j1);
-    const int64_t rows = r1 - r0, slivers = hs_ceil(rows, HS_MR), kblocks = hs_max(1, hs_ceil(g->K, HS_KC));
-    for (int64_t kb = 0; kb < kblocks; kb++) {
-        const int64_t k0 = FN(mm_cut)(g->K, kblocks, kb), k1 = FN(mm_cut)(g->K, kblocks, kb + 1), kc = k1 - k0;
-        const int mode = kb > 0 || g->add ? HS_CHAIN : HS_STORE;
+    const int64_t rows = r1 - r0, slivers = hs_ceil(rows, HS_MR), run = FN(mm_run)(g->K);
+    for (int64_t k0 = 0; k0 < g->K; k0 += HS_KC) {
+        const int64_t kc = hs_min(HS_KC, g->K - k0);
+        const int mode = k0 > 0 || g->add ? HS_ACCUMULATE : HS_STORE;
         const float *a = g->a + r0 * g->K + k0;
         int64_t lda = g->K;
         if (g->copy) {
@@ -138,7 +154,7 @@ static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, in
             const int64_t n = hs_min(HS_NR, g->N - j * HS_NR);
             for (int64_t s = 0; s < slivers; s++) {
                 const int64_t i0 = FN(mm_cut)(rows, slivers, s), i1 = FN(mm_cut)(rows, slivers, s + 1);
-                FN(mm_tile_rm)((int)(i1 - i0), kc, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
+                FN(mm_tile_rm)((int)(i1 - i0), kc, run, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
             }
         }
     }
