@@ -4,8 +4,6 @@ package kernels
 
 /*
 #include "cpu.h"
-#cgo noescape hs_linear
-#cgo nocallback hs_linear
 */
 import "C"
 

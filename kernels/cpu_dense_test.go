@@ -116,7 +116,7 @@ type linearCase struct{ T, out, in int }
 func (c linearCase) String() string { return fmt.Sprintf("T%d_%dx%d", c.T, c.out, c.in) }
 
 func linearCases() []linearCase {
-	cs := []linearCase{{130, 70, 300}, {29, 65, 513}, {300, 40, 64}, {600, 33, 31}}
+	cs := []linearCase{{130, 70, 300}, {33, 160, 256}, {40, 512, 200}, {29, 65, 513}, {300, 40, 64}, {600, 33, 31}}
 	for i, T := range oddSizes {
 		for j, out := range oddSizes {
 			cs = append(cs, linearCase{T, out, oddSizes[(i+3*j)%len(oddSizes)]})

@@ -34,7 +34,7 @@ type headCase struct {
 }
 
 var headCases = []headCase{
-	{5, 1031, 24, 1, 0.3}, {40, 33, 17, 1 / 0.7, 0.5}, {3, 1, 3, 1, 1}, {1, 2, 1, 1, 1}, {17, 15, 31, 1, 6}, {9, 4096, 16, 0.5, 1}, {33, 257, 65, 1, 3},
+	{5, 1031, 24, 1, 0.3}, {40, 33, 17, 1 / 0.7, 0.5}, {3, 1, 3, 1, 1}, {1, 2, 1, 1, 1}, {17, 15, 31, 1, 6}, {9, 4096, 16, 0.5, 1}, {33, 257, 65, 1, 3}, {60, 40000, 3, 1, 0.5},
 }
 
 // headRig holds one head with targets, of which every third row has none, and every row with t%5 == 1 no gradient.

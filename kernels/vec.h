@@ -5,7 +5,8 @@
  *
  * Arithmetic is what is written: one rounding per call, fused only in v_fma and v_fnma (on a base machine
  * without FMA these round twice; bits are compared within one ISA only). v_max and v_min return the second
- * operand when either is NaN, on every variant. Transcendentals are own polynomials, so a scalar tail (one
+ * operand when either is NaN, on every variant. v_loadn and v_storen touch the first n lanes only (all from n = VW on;
+ * a branch, because masked stores are slow on some machines). Transcendentals are own polynomials, so a scalar tail (one
  * lane of the same code: s_exp, s_log, ...) has the bits of the vector body.
  */
 #ifndef HS_VEC_H
@@ -28,8 +29,15 @@ typedef __mmask16 VM;
 HS_INLINE V v_load(const float *p) { return _mm512_loadu_ps(p); }
 HS_INLINE void v_store(float *p, V a) { _mm512_storeu_ps(p, a); }
 HS_INLINE VM v_tailmask(int64_t n) { return n >= VW ? (VM)0xFFFF : (VM)((1u << (n > 0 ? n : 0)) - 1u); }
-HS_INLINE V v_loadn(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_tailmask(n), p); }
-HS_INLINE void v_storen(float *p, V a, int64_t n) { _mm512_mask_storeu_ps(p, v_tailmask(n), a); }
+HS_INLINE V v_loadn(const float *p, int64_t n) {
+    return n >= VW ? v_load(p) : _mm512_maskz_loadu_ps(v_tailmask(n), p);
+}
+HS_INLINE void v_storen(float *p, V a, int64_t n) {
+    if (n >= VW)
+        v_store(p, a);
+    else
+        _mm512_mask_storeu_ps(p, v_tailmask(n), a);
+}
 HS_INLINE V v_set1(float x) { return _mm512_set1_ps(x); }
 HS_INLINE V v_zero(void) { return _mm512_setzero_ps(); }
 HS_INLINE V v_add(V a, V b) { return _mm512_add_ps(a, b); }
@@ -92,8 +100,13 @@ HS_INLINE __m256i v_tailmask(int64_t n) {
 }
 HS_INLINE V v_load(const float *p) { return _mm256_loadu_ps(p); }
 HS_INLINE void v_store(float *p, V a) { _mm256_storeu_ps(p, a); }
-HS_INLINE V v_loadn(const float *p, int64_t n) { return _mm256_maskload_ps(p, v_tailmask(n)); }
-HS_INLINE void v_storen(float *p, V a, int64_t n) { _mm256_maskstore_ps(p, v_tailmask(n), a); }
+HS_INLINE V v_loadn(const float *p, int64_t n) { return n >= VW ? v_load(p) : _mm256_maskload_ps(p, v_tailmask(n)); }
+HS_INLINE void v_storen(float *p, V a, int64_t n) {
+    if (n >= VW)
+        v_store(p, a);
+    else
+        _mm256_maskstore_ps(p, v_tailmask(n), a);
+}
 HS_INLINE V v_set1(float x) { return _mm256_set1_ps(x); }
 HS_INLINE V v_zero(void) { return _mm256_setzero_ps(); }
 HS_INLINE V v_add(V a, V b) { return _mm256_add_ps(a, b); }
