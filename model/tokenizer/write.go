@@ -168,7 +168,7 @@ func (t *Tokenizer) marshalConfig(c Config) ([]byte, error) {
 	}
 	type object = map[string]any
 	decoder := object{}
-	var additional []string
+	additional := []string{}
 	for _, a := range t.addedByID() {
 		decoder[fmt.Sprint(a.ID)] = object{
 			"content": a.Content, "special": a.Special,
