@@ -3,9 +3,167 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"harness-s/kernels"
+	"harness-s/model"
+	"harness-s/model/chat"
+	"harness-s/model/tokenizer"
+	"harness-s/rollout"
+	"harness-s/rollout/harness"
+	"harness-s/rollout/policy"
+	"harness-s/rollout/vllm"
+	"harness-s/router"
 )
 
-// Build wires the real parts.
-func Build(ctx context.Context, c Config, from Sources) (Parts, error) {
-	return Parts{}, errors.New("not wired yet")
+// Build wires the real parts: the model on its backend, the policy server (embedded, unless rollout.endpoint names
+// one) behind the vLLM client, the SQL environment, the pool and its router.
+func Build(ctx context.Context, c Config, from Sources) (parts Parts, err error) {
+	b := &builder{cfg: c, from: from}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	parts = Parts{Close: b.close}
+	if parts.Pool, err = harness.LoadPool(from.Pool); err != nil {
+		return Parts{}, fmt.Errorf("pool.path: %w", err)
+	}
+	parts.Router = router.NewRule(parts.Pool)
+	env, tasks, err := openTasks(c.Data)
+	if err != nil {
+		return Parts{}, err
+	}
+	parts.Tasks = tasks
+	if from.Train {
+		if parts.Learner, err = b.learner(); err != nil {
+			return Parts{}, err
+		}
+	}
+	client, err := b.client(ctx)
+	if err != nil {
+		return Parts{}, err
+	}
+	parts.Server = client
+	parts.Actor, err = b.actor(env, client)
+	return parts, err
+}
+
+// builder holds what is open, to be closed in reverse.
+type builder struct {
+	cfg  Config
+	from Sources
+	open []func() error
+}
+
+func (b *builder) opened(f func() error) { b.open = append(b.open, f) }
+
+func (b *builder) close() error {
+	var errs []error
+	for i := len(b.open) - 1; i >= 0; i-- {
+		errs = append(errs, b.open[i]())
+	}
+	b.open = nil
+	return errors.Join(errs...)
+}
+
+// backend opens the device that training computes on.
+func backend(c Config) (kernels.Backend, error) {
+	if c.Backend != "cpu" {
+		return nil, fmt.Errorf("backend: this build computes on cpu only, the config says %s; --set backend=cpu", c.Backend)
+	}
+	be, err := kernels.NewCPU(c.Threads)
+	if err != nil {
+		return nil, fmt.Errorf("backend %s: %w", c.Backend, err)
+	}
+	return be, nil
+}
+
+func (b *builder) learner() (Learner, error) {
+	be, err := backend(b.cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.opened(be.Close)
+	m, err := model.Load(b.from.Model, be, model.Options{Train: true, Recompute: b.cfg.Model.Recompute})
+	if err != nil {
+		return nil, fmt.Errorf("model.path: %w", err)
+	}
+	b.opened(m.Close)
+	return modelLearner{m}, nil
+}
+
+// client dials the policy server, starting the embedded one where no endpoint is named.
+func (b *builder) client(ctx context.Context) (*vllm.Client, error) {
+	url := b.cfg.Rollout.Endpoint
+	if url == "" {
+		local, stop, err := embeddedServer(b.cfg, b.from.Model)
+		if err != nil {
+			return nil, err
+		}
+		b.opened(stop)
+		url = local
+	}
+	dir, err := filepath.Abs(b.from.Model)
+	if err != nil {
+		return nil, err
+	}
+	client, err := vllm.Dial(ctx, vllm.Options{URLs: []string{url}, LoadDir: dir})
+	if err != nil {
+		return nil, fmt.Errorf("rollout.endpoint: %w", err)
+	}
+	b.opened(func() error { client.Close(); return nil })
+	if n := client.MaxModelLen(); n > 0 && n < b.cfg.Rollout.MaxContext {
+		return nil, fmt.Errorf("rollout.max_context: %d, but the server at %s takes %d tokens", b.cfg.Rollout.MaxContext, url, n)
+	}
+	return client, nil
+}
+
+func (b *builder) actor(env rollout.Environment, client rollout.Policy) (Actor, error) {
+	tok, err := tokenizer.Load(b.from.Model)
+	if err != nil {
+		return nil, fmt.Errorf("model.path: %w", err)
+	}
+	renderer, err := chat.NewRenderer(tok, b.cfg.Model.Thinking)
+	if err != nil {
+		return nil, fmt.Errorf("model.path: %s: %w", b.from.Model, err)
+	}
+	r := b.cfg.Rollout
+	return collector{rollout.CollectOptions{
+		Env: env, Policy: client, Renderer: renderer, RunSeed: b.cfg.Seed, Temperature: r.Temperature,
+		Workers: r.Concurrency, Retries: r.Retries, Backoff: time.Second,
+		Limits: rollout.Limits{
+			MaxTurns: r.MaxTurns, MaxTokensPerTurn: r.MaxTokens, MaxContextTokens: r.MaxContext,
+			ToolDeadline: toolDeadline, RolloutDeadline: time.Duration(r.DeadlineS) * time.Second,
+		},
+	}}, nil
+}
+
+// toolDeadline bounds one call of the environment; a statement has its own, shorter limit.
+const toolDeadline = 30 * time.Second
+
+// collector is rollout.Collect as an Actor.
+type collector struct {
+	opt rollout.CollectOptions
+}
+
+// Collect makes the attempts.
+func (c collector) Collect(ctx context.Context, jobs []rollout.Job) ([]*rollout.Record, error) {
+	records, _, err := rollout.Collect(ctx, jobs, c.opt)
+	return records, err
+}
+
+// embeddedServer serves the policy in this process, on a free loopback port.
+func embeddedServer(c Config, dir string) (url string, stop func() error, err error) {
+	s, err := policy.Open(dir, policy.OpenOptions{Threads: c.Threads, MaxSeqs: c.Rollout.Concurrency, Dev: true, Thinking: c.Model.Thinking})
+	if err != nil {
+		return "", nil, fmt.Errorf("embedded policy server: model.path: %w", err)
+	}
+	url, stop, err = s.StartLocal()
+	if err != nil {
+		return "", nil, fmt.Errorf("embedded policy server: %w", err)
+	}
+	return url, stop, nil
 }

@@ -5,27 +5,22 @@ import (
 	"fmt"
 	"iter"
 	"regexp"
-	"slices"
 	"strings"
 
+	"harness-s/model/chat"
 	"harness-s/model/tokenizer"
 	"harness-s/rollout/env/sqlenv"
 	"harness-s/rollout/env/sqlenv/taskgen"
 	"harness-s/rollout/harness"
 )
 
-// added are the tokens of the chat format, and the fixed lines around a call's arguments: as single tokens they make a
-// turn a third shorter. The text is Qwen3.5's all the same.
+// addedTokens are the markers of the chat format, and the fixed lines around a call's one argument: as single tokens
+// they make a turn a third shorter. The text is Qwen3.5's all the same.
 func addedTokens() []tokenizer.Added {
-	added := []tokenizer.Added{
-		{Content: "<|endoftext|>", Special: true}, {Content: "<|im_start|>", Special: true}, {Content: "<|im_end|>", Special: true},
-		{Content: "<think>"}, {Content: "</think>"}, {Content: "<tool_call>"}, {Content: "</tool_call>"},
-		{Content: "<tool_response>"}, {Content: "</tool_response>"},
+	added := chat.AddedTokens()
+	for _, tool := range [][2]string{{sqlenv.ToolSQL, "query"}, {sqlenv.ToolCommit, "answers"}} {
+		added = append(added, tokenizer.Added{Content: "\n<function=" + tool[0] + ">\n<parameter=" + tool[1] + ">\n"})
 	}
-	for tool, arg := range map[string]string{sqlenv.ToolSQL: "query", sqlenv.ToolCommit: "answers"} {
-		added = append(added, tokenizer.Added{Content: "\n<function=" + tool + ">\n<parameter=" + arg + ">\n"})
-	}
-	slices.SortFunc(added[9:], func(a, b tokenizer.Added) int { return strings.Compare(a.Content, b.Content) })
 	return append(added, tokenizer.Added{Content: "\n</parameter>\n</function>\n"})
 }
 

@@ -2,7 +2,6 @@ package warmstart
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 
@@ -42,7 +41,7 @@ func newDemonstrator(cfg Config, pool *harness.Pool, tok *tokenizer.Tokenizer) (
 	if err != nil {
 		return nil, err
 	}
-	format, err := newRenderer(tok)
+	format, err := chat.NewRenderer(tok, false)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +55,7 @@ func newDemonstrator(cfg Config, pool *harness.Pool, tok *tokenizer.Tokenizer) (
 
 // encode writes a turn as the policy would sample it.
 func (d *demonstrator) encode(note string, call chat.ToolCall) []int32 {
-	text := formatCall(call)
+	text := callText(call)
 	if note != "" {
 		text = note + "\n\n" + text
 	}
@@ -149,10 +148,14 @@ func (d *demonstrator) batches(ctx context.Context, workers int, recall func(ste
 	return out, group.Wait
 }
 
-func executeCall(sql string) chat.ToolCall {
-	raw, err := json.Marshal(sql)
+func callText(c chat.ToolCall) string {
+	text, err := chat.FormatCall(c)
 	if err != nil {
-		panic("warmstart: " + err.Error()) // a string always marshals
+		panic("warmstart: " + err.Error()) // the script's arguments are JSON
 	}
-	return chat.ToolCall{Name: sqlenv.ToolSQL, Args: []chat.Arg{{Key: "query", Value: raw}}}
+	return text
+}
+
+func executeCall(sql string) chat.ToolCall {
+	return chat.ToolCall{Name: sqlenv.ToolSQL, Args: []chat.Arg{chat.StringArg("query", sql)}}
 }

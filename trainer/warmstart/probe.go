@@ -143,7 +143,7 @@ func (h *Harness) probe(m *model.Model, d *demonstrator, spec *harness.Spec, sou
 	var looks, counts, cleans []float64
 	for i := range n {
 		t := source.Make(taskgen.Val, i)
-		begin := formatCall(executeCall("@"))
+		begin := callText(executeCall("@"))
 		begin = begin[:strings.Index(begin, "@")]
 		naive := t.SQL(taskgen.Style{})
 		chance := func(given, then string) (float64, error) {

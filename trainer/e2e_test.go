@@ -1,0 +1,126 @@
+package trainer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"harness-s/internal/testutil"
+	"harness-s/kernels"
+	"harness-s/model"
+	"harness-s/model/chat"
+	"harness-s/model/tokenizer"
+)
+
+// randomPolicy writes a Hugging Face folder with a tiny random model and a tokenizer to match.
+func randomPolicy(dir string) error {
+	tok, err := tokenizer.Train(slices.Values([]string{"Use the tools to answer.", "execute_sql commit_final_answer query answers"}), 300, chat.AddedTokens())
+	if err != nil {
+		return err
+	}
+	be, err := kernels.NewCPU(1)
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	cfg := tinyModel()
+	cfg.Vocab, cfg.MaxPosition = tok.VocabSize(), 512
+	m, err := model.New(cfg, be, 3, model.Options{})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := m.Save(dir, model.SaveOptions{}); err != nil {
+		return err
+	}
+	return tok.WriteFiles(dir, tokenizer.Config{EOS: chat.EOS, Pad: chat.Pad, MaxLength: cfg.MaxPosition})
+}
+
+// realConfig is a run of a few rollouts through every real part: HTTP, server, tokenizer, harnesses, SQL.
+func realConfig(policy, root string) Config {
+	c := Default()
+	c.Model.Path, c.Pool.Path = policy, filepath.Join(root, "recipes", "pools", "sql")
+	c.Rollout.N, c.Rollout.Tasks, c.Rescue.K, c.Budget.Rollouts = 2, 3, 2, 24
+	c.Rollout.MaxTokens, c.Rollout.MaxContext, c.Rollout.MaxTurns, c.Rollout.Concurrency = 8, 500, 2, 8
+	c.Data.Validation, c.Data.Test, c.Router.Attempts, c.Router.Tasks, c.Eval.Tasks = 2, 3, 1, 1, 2
+	c.Eval.Ends, c.Eval.K, c.Eval.Every = []string{"h0", "routed"}, 2, 2
+	c.Optim.LR, c.Mismatch.MaxAbs, c.Mismatch.Probe = 1e-3, 5e-5, 5e-5
+	return c
+}
+
+func realRig(t *testing.T, policy string) *rig {
+	g := newRig(t)
+	g.cfg, g.build = realConfig(policy, testutil.Root(t)), Build
+	return g
+}
+
+// The whole loop with nothing faked. A random policy solves nothing, so that every group fails, is rescued and
+// stays constant: what is tested is that all parts fit and that the numbers agree.
+func TestRealParts(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy")
+	if err := randomPolicy(policy); err != nil {
+		t.Fatal(err)
+	}
+	g := realRig(t, policy)
+	sum := g.must(t)
+	if sum.Rollouts != 24 || sum.RescueRate != 1 || sum.RescuedShare != 0 {
+		t.Errorf("summary %+v", sum)
+	}
+	for _, m := range g.lines(t)[1:] {
+		if m["errors/env"]+m["errors/server"]+m["group/dropped"] != 0 {
+			t.Errorf("step %v: broken attempts: %v", m["step"], m)
+		}
+	}
+	for _, r := range g.records(t, "step_000001.jsonl.zst") {
+		if err := r.Validate(); err != nil {
+			t.Errorf("rollout %s: %v", r.ID, err)
+		}
+		if len(r.Rows) == 0 || r.HarnessHash == "" || r.PolicyVersion != 0 {
+			t.Errorf("rollout %s: %d rows, harness %q, version %d", r.ID, len(r.Rows), r.HarnessHash, r.PolicyVersion)
+		}
+	}
+	again := realRig(t, policy)
+	again.must(t)
+	sameRun(t, g.dir, again.dir)
+
+	res, err := Eval(context.Background(), EvalOptions{RunDir: g.dir, Harness: []string{"h0"}, K: 2, Split: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Scores["h0"].Tasks != 2 {
+		t.Errorf("eval of the run: %+v", res.Scores)
+	}
+}
+
+func TestRealPartsRefuseBadInput(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy")
+	if err := randomPolicy(policy); err != nil {
+		t.Fatal(err)
+	}
+	truncated := filepath.Join(t.TempDir(), "truncated")
+	os.CopyFS(truncated, os.DirFS(policy))
+	os.Truncate(filepath.Join(truncated, "model.safetensors"), 1000)
+	for want, edit := range map[string]func(*Config){
+		"model.path":          func(c *Config) { c.Model.Path = "nowhere" },
+		"truncated":           func(c *Config) { c.Model.Path = truncated },
+		"pool.path":           func(c *Config) { c.Pool.Path = "nowhere" },
+		"rescue.k":            func(c *Config) { c.Rescue.K = 900 },
+		"data.path":           func(c *Config) { c.Data.Path = "nowhere.jsonl" },
+		"eval.ends":           func(c *Config) { c.Eval.Ends = []string{"nobody"} },
+		"rollout.max_context": func(c *Config) { c.Rollout.MaxContext = 5000 },
+		"rollout.endpoint":    func(c *Config) { c.Rollout.Endpoint = "http://127.0.0.1:1" },
+		"cuda":                func(c *Config) { c.Backend = "cuda" },
+	} {
+		g := realRig(t, policy)
+		edit(&g.cfg)
+		if _, err := g.run(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v", want, err)
+		}
+		if _, err := os.Stat(filepath.Join(g.dir, "config.yaml")); err == nil {
+			t.Errorf("%s: the folder is taken though nothing started", want)
+		}
+	}
+}
