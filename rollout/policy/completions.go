@@ -280,9 +280,9 @@ func (s *Server) text(out *Completion, p *Params, includeStop bool) string {
 	if out.Finish == "stop" && out.Cut < 0 && !includeStop && len(ids) > 0 {
 		ids = ids[:len(ids)-1] // an end of text or a stop token
 	}
-	st, b := s.tok.Stream(p.SkipSpecial), make([]byte, 0, 4*len(ids))
+	st, b := s.tok.NewStream(p.SkipSpecial), make([]byte, 0, 4*len(ids))
 	for _, id := range ids {
-		b = append(b, st.Push(id)...)
+		b = append(b, st.Step(id)...)
 	}
 	if out.Cut >= 0 && !includeStop {
 		b = b[:min(out.Cut, len(b))]
@@ -297,7 +297,7 @@ func (s *Server) token(id int32, asID bool) string {
 	if asID {
 		return "token_id:" + strconv.Itoa(int(id))
 	}
-	if b := s.tok.Bytes(id); utf8.Valid(b) {
+	if b := s.tok.TokenBytes(id); utf8.Valid(b) {
 		return string(b)
 	}
 	return ""

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"harness-s/model/tokenizer"
 )
 
 // EngineOptions bound the engine. Zero values take the defaults named.
@@ -25,7 +27,7 @@ type EngineOptions struct {
 	// Score is the log-prob of ids[t] given ids[:t] at temperature 1; entry 0 is meaningless.
 	Score func(ids []int32) ([]float32, error)
 	// Tokenizer is needed for stop strings.
-	Tokenizer Tokenizer
+	Tokenizer *tokenizer.Tokenizer
 }
 
 // Errors of the engine.

@@ -3,6 +3,8 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+
+	"harness-s/model/tokenizer"
 )
 
 // prompts is the union of completions: a text, texts, ids, or lists of ids.
@@ -12,7 +14,7 @@ type prompts struct {
 }
 
 // readPrompts parses the prompt field; texts are encoded with special tokens recognised.
-func readPrompts(raw json.RawMessage, tok Tokenizer) (prompts, *apiError) {
+func readPrompts(raw json.RawMessage, tok *tokenizer.Tokenizer) (prompts, *apiError) {
 	missing := badValue("prompt", "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)")
 	if len(raw) == 0 || string(raw) == "null" || string(raw) == `""` {
 		return prompts{}, missing
@@ -54,7 +56,7 @@ func readPrompts(raw json.RawMessage, tok Tokenizer) (prompts, *apiError) {
 	return p, p.check()
 }
 
-func (p *prompts) add(tok Tokenizer, text string) {
+func (p *prompts) add(tok *tokenizer.Tokenizer, text string) {
 	p.ids, p.text = append(p.ids, tok.Encode(text, true)), append(p.text, text)
 }
 

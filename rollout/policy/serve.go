@@ -43,8 +43,7 @@ func listen(addr string) (net.Listener, error) {
 func (s *Server) Serve(ctx context.Context, addr string, ready func(url string)) error {
 	l, err := listen(addr)
 	if err != nil {
-		s.eng.Close()
-		return err
+		return errors.Join(err, s.Close())
 	}
 	srv := s.httpServer()
 	failed := make(chan error, 1)
@@ -54,8 +53,7 @@ func (s *Server) Serve(ctx context.Context, addr string, ready func(url string))
 	}
 	select {
 	case err := <-failed:
-		s.eng.Close()
-		return fmt.Errorf("serving on %s: %w", l.Addr(), err)
+		return errors.Join(fmt.Errorf("serving on %s: %w", l.Addr(), err), s.Close())
 	case <-ctx.Done():
 	}
 	grace, cancel := context.WithTimeout(context.Background(), stopGrace)
@@ -66,16 +64,16 @@ func (s *Server) Serve(ctx context.Context, addr string, ready func(url string))
 
 // finish ends what a shutdown left: the engine answers its requests with 503.
 func (s *Server) finish(srv *http.Server, err error) error {
-	s.eng.Close()
+	closed := s.Close()
 	if err == nil {
-		return nil
+		return closed
 	}
 	last, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if srv.Shutdown(last) != nil {
 		srv.Close()
 	}
-	return nil
+	return closed
 }
 
 // StartLocal serves on a free loopback port in this process. stop answers what is in flight with 503 and closes the

@@ -11,8 +11,12 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"harness-s/model/chat"
+	"harness-s/model/tokenizer"
 )
 
 // Version is what /version answers: the API spoken is that vLLM release's.
@@ -29,22 +33,27 @@ type ServerOptions struct {
 	Dev         bool      // serve the routes that control weights and caches
 	MaxBody     int64     // bytes of one request; 16 MiB
 	MaxInFlight int       // requests served at once; 2048
-	Chat        Chat      // nil: no chat routes
+	Thinking    bool      // chat turns think unless the request says otherwise
 	Log         io.Writer // panics and refusals; nil discards
 }
 
 // Server speaks vLLM's HTTP API over an engine.
 type Server struct {
 	eng      *Engine
-	tok      Tokenizer
+	tok      *tokenizer.Tokenizer
 	opt      ServerOptions
 	log      *log.Logger
 	started  int64
 	inFlight atomic.Int64
+	plain    *chat.Renderer // nil when the tokenizer has no turn tokens: no chat routes then
+	thinking *chat.Renderer
+	closing  sync.Once
+	closers  []func() error // what Close frees after the engine has ended
+	closeErr error
 }
 
 // NewServer wires a server; it does not listen.
-func NewServer(eng *Engine, tok Tokenizer, opt ServerOptions) (*Server, error) {
+func NewServer(eng *Engine, tok *tokenizer.Tokenizer, opt ServerOptions) (*Server, error) {
 	if opt.Model == "" || tok == nil {
 		return nil, errors.New("policy server: a model name and a tokenizer are needed")
 	}
@@ -55,7 +64,27 @@ func NewServer(eng *Engine, tok Tokenizer, opt ServerOptions) (*Server, error) {
 	if opt.Log == nil {
 		opt.Log = io.Discard
 	}
-	return &Server{eng: eng, tok: tok, opt: opt, log: log.New(opt.Log, "policy server: ", log.LstdFlags), started: time.Now().Unix()}, nil
+	s := &Server{eng: eng, tok: tok, opt: opt, log: log.New(opt.Log, "policy server: ", log.LstdFlags), started: time.Now().Unix()}
+	var err error
+	if s.plain, err = chat.NewRenderer(tok, false); err == nil {
+		s.thinking, err = chat.NewRenderer(tok, true)
+	}
+	if err != nil {
+		s.plain = nil
+		s.log.Printf("no chat routes: %v", err)
+	}
+	return s, nil
+}
+
+// Close ends the engine and frees what Open made. It may be called more than once.
+func (s *Server) Close() error {
+	s.closing.Do(func() {
+		s.eng.Close()
+		for _, f := range s.closers {
+			s.closeErr = errors.Join(s.closeErr, f())
+		}
+	})
+	return s.closeErr
 }
 
 // endpoint answers one request; its error is written in vLLM's envelope.
@@ -76,7 +105,7 @@ func (s *Server) Handler() http.Handler {
 	handle("POST", "/inference/v1/abort_requests", s.abortGenerate)
 	handle("POST", "/tokenize", s.tokenize)
 	handle("POST", "/detokenize", s.detokenize)
-	if s.opt.Chat != nil {
+	if s.plain != nil {
 		handle("POST", "/v1/chat/completions", s.chat)
 	}
 	if s.opt.Dev {

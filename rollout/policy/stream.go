@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"unicode/utf8"
+
+	"harness-s/model/tokenizer"
 )
 
 // sse writes server-sent events.
@@ -51,7 +53,7 @@ type delta struct {
 
 // textTail turns a sample's tokens into text to send, holding back what may still become a stop string.
 type textTail struct {
-	stream TextStream
+	stream *tokenizer.Stream
 	text   []byte
 	sent   int
 	hold   int  // bytes held back until the end
@@ -60,7 +62,7 @@ type textTail struct {
 }
 
 func (s *Server) newTextTail(p *Params) *textTail {
-	t := &textTail{stream: s.tok.Stream(p.SkipSpecial)}
+	t := &textTail{stream: s.tok.NewStream(p.SkipSpecial)}
 	for _, stop := range p.Stop {
 		t.hold = max(t.hold, len(stop)-1)
 	}
@@ -75,7 +77,7 @@ func (t *textTail) push(d *delta, includeStop bool) string {
 		ids = ids[:len(ids)-1]
 	}
 	for _, id := range ids {
-		t.text = append(t.text, t.stream.Push(id)...)
+		t.text = append(t.text, t.stream.Step(id)...)
 	}
 	upTo := len(t.text) - t.hold
 	if end != nil {

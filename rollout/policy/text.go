@@ -2,51 +2,22 @@ package policy
 
 import (
 	"bytes"
-	"strings"
+	"unicode/utf8"
+
+	"harness-s/model/tokenizer"
 )
-
-// Tokenizer turns text into token ids and back.
-type Tokenizer interface {
-	// Encode: with special, special tokens written in the text become their ids.
-	Encode(text string, special bool) []int32
-	// Stream decodes ids one by one; without special tokens when skipSpecial.
-	Stream(skipSpecial bool) TextStream
-	// Piece is the token as the vocabulary writes it ("Ġthe").
-	Piece(id int32) string
-	// Bytes are the bytes the token stands for.
-	Bytes(id int32) []byte
-}
-
-// TextStream decodes one sequence of ids.
-type TextStream interface {
-	Push(id int32) string // text that has become certain
-	Flush() string        // what an incomplete tail decodes to
-}
-
-// decodeText is the text of ids.
-func decodeText(tok Tokenizer, ids []int32, skipSpecial bool) string {
-	if len(ids) == 0 {
-		return ""
-	}
-	st, b := tok.Stream(skipSpecial), strings.Builder{}
-	for _, id := range ids {
-		b.WriteString(st.Push(id))
-	}
-	b.WriteString(st.Flush())
-	return b.String()
-}
 
 // stopScanner looks for stop strings in the text of a growing sequence; a string may span tokens.
 type stopScanner struct {
-	stream TextStream
+	stream *tokenizer.Stream
 	stops  []string
 	text   []byte
 	from   int // no stop string begins before it
 	keep   int // longest stop string
 }
 
-func newStopScanner(tok Tokenizer, p *Params) *stopScanner {
-	s := &stopScanner{stream: tok.Stream(p.SkipSpecial), stops: p.Stop}
+func newStopScanner(tok *tokenizer.Tokenizer, p *Params) *stopScanner {
+	s := &stopScanner{stream: tok.NewStream(p.SkipSpecial), stops: p.Stop}
 	for _, t := range p.Stop {
 		s.keep = max(s.keep, len(t))
 	}
@@ -56,7 +27,7 @@ func newStopScanner(tok Tokenizer, p *Params) *stopScanner {
 // push adds a token and reports the stop string that begins first, with its byte offset. Text before check is
 // set is never matched against later.
 func (s *stopScanner) push(id int32, check bool) (stop string, at int) {
-	s.text = append(s.text, s.stream.Push(id)...)
+	s.text = append(s.text, s.stream.Step(id)...)
 	if !check {
 		s.from = len(s.text)
 		return "", -1
@@ -70,3 +41,29 @@ func (s *stopScanner) push(id int32, check bool) (stop string, at int) {
 	s.from = max(s.from, len(s.text)-s.keep+1)
 	return stop, at
 }
+
+// piece is a token as tokenizer.json's vocabulary writes it: every byte a printable character ("Ġthe").
+func piece(tok *tokenizer.Tokenizer, id int32) string {
+	raw := tok.TokenBytes(id)
+	if _, added := tok.ID(string(raw)); added {
+		return string(raw)
+	}
+	var b []byte
+	for _, c := range raw {
+		b = utf8.AppendRune(b, byteRunes[c])
+	}
+	return string(b)
+}
+
+// byteRunes is GPT-2's table: printable Latin-1 bytes stand for themselves, the others, in order, for U+0100 on.
+var byteRunes = func() (t [256]rune) {
+	next := rune(256)
+	for c := range 256 {
+		r := rune(c)
+		if !(r >= '!' && r <= '~' || r >= 0xa1 && r <= 0xac || r >= 0xae) {
+			r, next = next, next+1
+		}
+		t[c] = r
+	}
+	return t
+}()

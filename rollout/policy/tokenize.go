@@ -24,9 +24,9 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case body.Prompt != nil:
 		ids = s.tok.Encode(*body.Prompt, true)
-	case len(body.Messages) > 0 && s.opt.Chat != nil:
-		var err error
-		if ids, err = s.render(&body.chatBody); err != nil {
+	case len(body.Messages) > 0 && s.plain != nil:
+		var err *apiError
+		if ids, _, err = s.render(&body.chatBody); err != nil {
 			return err
 		}
 	default:
@@ -39,7 +39,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	if body.Strs {
 		strs := make([]string, len(ids))
 		for i, id := range ids {
-			strs[i] = s.tok.Piece(id)
+			strs[i] = piece(s.tok, id)
 		}
 		reply["token_strs"] = strs
 	}
@@ -64,5 +64,5 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkPrompt(ids); err != nil {
 		return err
 	}
-	return writeJSON(w, map[string]string{"prompt": decodeText(s.tok, ids, false)})
+	return writeJSON(w, map[string]string{"prompt": s.tok.Decode(ids)})
 }
