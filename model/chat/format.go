@@ -62,7 +62,9 @@ type script struct {
 	parts []tokenizer.Part
 }
 
-func (s *script) mark(text string)  { s.parts = append(s.parts, tokenizer.Part{Text: text, Special: true}) }
+func (s *script) mark(text string) {
+	s.parts = append(s.parts, tokenizer.Part{Text: text, Special: true})
+}
 func (s *script) plain(text string) { s.parts = append(s.parts, tokenizer.Part{Text: text}) }
 
 func (s *script) String() string {

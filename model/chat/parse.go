@@ -120,20 +120,16 @@ func (p *parser) readCall(t tag) (ToolCall, error) {
 	if strings.HasPrefix(p.text[p.pos:], "{") {
 		return p.readJSONCall()
 	}
-	mark := p.pos
 	inner, ok := p.next()
-	if ok && inner.kind == tagFunction && blank(p.text[mark:inner.start]) {
-		return p.readFunction(inner.name)
-	}
-	p.pos = mark
-	if ok && inner.kind != tagCallClose && inner.kind != tagCall {
-		p.pos = inner.end // text or a stray marker: skipped with what is before it
-	} else if ok {
-		p.pos = inner.start
-	} else {
+	switch {
+	case !ok:
 		p.pos = len(p.text)
+	case inner.kind == tagFunction:
+		return p.readFunction(inner.name)
+	case inner.kind == tagCallClose || inner.kind == tagCall:
+		p.pos = inner.start
 	}
-	return ToolCall{}, fmt.Errorf("there is no %sNAME> right after %s.", functionOpen, callOpen)
+	return ToolCall{}, fmt.Errorf("there is no %sNAME> after %s.", functionOpen, callOpen)
 }
 
 // readFunction reads the parameters of a call, up to its end or to where another thing begins.
