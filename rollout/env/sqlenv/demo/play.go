@@ -46,7 +46,12 @@ func Play(ctx context.Context, o Options, spec *harness.Spec, task rollout.Task,
 	if err != nil {
 		return nil, err
 	}
-	p := &player{script: newScript(t, obey(want, o.Obedience, rng)), encode: o.Encode}
+	return play(ctx, o, spec, task, newScript(t, obey(want, o.Obedience, rng)))
+}
+
+// play runs a script as the policy of an ordinary rollout.
+func play(ctx context.Context, o Options, spec *harness.Spec, task rollout.Task, s *script) (*rollout.Record, error) {
+	p := &player{script: s, encode: o.Encode}
 	rec, err := rollout.Run(ctx, rollout.RunOptions{
 		Spec: spec, Task: task, Env: watched{o.Env, p}, Policy: p, Renderer: o.Renderer,
 		Seed: func(int) int64 { return 0 }, Temperature: 1, Limits: o.Limits, ID: "demo-" + task.ID + "-" + spec.ID, Phase: "demo",
