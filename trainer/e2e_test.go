@@ -124,3 +124,27 @@ func TestRealPartsRefuseBadInput(t *testing.T) {
 		}
 	}
 }
+
+// Official rows run through the same loop.
+func TestRealPartsOnDBBenchRows(t *testing.T) {
+	shared, ok := testutil.SharedDir(t)
+	if !ok {
+		t.Skip("no reference data beside the repository")
+	}
+	rows, _ := filepath.Glob(filepath.Join(shared, "data", "dbbench", "*.jsonl"))
+	if len(rows) == 0 {
+		t.Skip("no DBBench rows beside the repository")
+	}
+	policy := filepath.Join(t.TempDir(), "policy")
+	if err := randomPolicy(policy); err != nil {
+		t.Fatal(err)
+	}
+	g := realRig(t, policy)
+	g.cfg.Data.Path, g.cfg.Rollout.MaxContext = rows[0], 512
+	g.must(t)
+	for _, r := range g.records(t, "step_000001.jsonl.zst") {
+		if r.Env != "dbbench" || r.Status.Broken() {
+			t.Errorf("rollout %s: environment %q, status %s %s", r.ID, r.Env, r.Status, r.Error)
+		}
+	}
+}

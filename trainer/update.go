@@ -169,9 +169,12 @@ func (u *updater) apply(norm float64) error {
 	})
 }
 
-// report fills in the step's policy metrics. Those of a step without any update are 0.
+// report fills in the step's policy metrics. A step without anything to train on says nothing about them.
 func (u *updater) report() {
-	n := math.Max(1, float64(u.stats.Tokens))
+	if u.stats.Tokens == 0 {
+		return
+	}
+	n := float64(u.stats.Tokens)
 	u.out["policy/entropy"] = u.entropy.value()
 	u.out["policy/clip_low"] = float64(u.stats.ClipLow) / n
 	u.out["policy/clip_high"] = float64(u.stats.ClipHigh) / n
