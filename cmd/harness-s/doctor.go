@@ -87,7 +87,10 @@ func checkKernels() finding {
 		return f
 	}
 	defer be.Close()
-	f.OK, f.Found = true, kernels.Describe()
+	f.OK, f.Found = true, be.Name()
+	if isa, ok := be.(interface{ ISA() string }); ok {
+		f.Found += ", kernels for " + isa.ISA()
+	}
 	return f
 }
 
