@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -95,6 +96,9 @@ func (b *builder) learner() (Learner, error) {
 	return modelLearner{m}, nil
 }
 
+// apiKeyVariable is the environment variable with the rollout server's key, if it asks for one.
+const apiKeyVariable = "HARNESS_S_API_KEY"
+
 // client dials the policy server, starting the embedded one where no endpoint is named.
 func (b *builder) client(ctx context.Context) (*vllm.Client, error) {
 	url := b.cfg.Rollout.Endpoint
@@ -110,7 +114,7 @@ func (b *builder) client(ctx context.Context) (*vllm.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := vllm.Dial(ctx, vllm.Options{URLs: []string{url}, LoadDir: dir})
+	client, err := vllm.Dial(ctx, vllm.Options{URLs: []string{url}, LoadDir: dir, APIKey: os.Getenv(apiKeyVariable)})
 	if err != nil {
 		return nil, fmt.Errorf("rollout.endpoint: %w", err)
 	}

@@ -61,7 +61,7 @@ type RolloutConfig struct {
 	Concurrency int     `yaml:"concurrency" unit:"rollouts" doc:"attempts at work at once"`
 	Retries     int     `yaml:"retries" doc:"fresh tries of a broken attempt (server or environment fault) before it is dropped"`
 	DeadlineS   int     `yaml:"deadline_s" unit:"seconds" doc:"an attempt that takes longer is broken"`
-	Endpoint    string  `yaml:"endpoint" doc:"URL of a vLLM server; empty: the embedded server, in this process"`
+	Endpoint    string  `yaml:"endpoint" doc:"URL of a vLLM server, its key in HARNESS_S_API_KEY; empty: the embedded server, in this process"`
 }
 
 // RescueConfig is the `rescue` section.

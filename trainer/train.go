@@ -80,9 +80,10 @@ func (r *run) train(ctx context.Context) (Summary, error) {
 }
 
 // more says whether the budget has another step in it.
-func (r *run) more() bool {
-	b := r.cfg.Budget
-	return r.state.Rollouts+r.cfg.Rollout.N <= b.Rollouts && (b.Steps == 0 || r.state.Step < b.Steps)
+func (r *run) more() bool { return r.cfg.another(r.state) }
+
+func (c Config) another(s state) bool {
+	return s.Rollouts+c.Rollout.N <= c.Budget.Rollouts && (c.Budget.Steps == 0 || s.Step < c.Budget.Steps)
 }
 
 // open takes the folder, decides where to start and wires the parts.
@@ -309,9 +310,10 @@ func (s *stepRun) sync(ctx context.Context) error {
 	return s.out.timed("time/sync", func() error { return s.run.sync(ctx, s.n, s.next.Probe) })
 }
 
-// onSchedule does what is due after the update: calibrate the router again, evaluate under H0.
+// onSchedule does what is due after the update: calibrate the router again (after the last step in any case, for
+// the closing evaluation), evaluate under H0.
 func (s *stepRun) onSchedule(ctx context.Context) error {
-	if every := s.cfg.Router.Refresh; every > 0 && s.n%every == 0 && s.needsRouter() {
+	if every := s.cfg.Router.Refresh; every > 0 && (s.n%every == 0 || !s.cfg.another(s.next)) && s.needsRouter() {
 		if err := s.anchor(ctx); err != nil {
 			return err
 		}
