@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"harness-s/internal/testutil"
 	"harness-s/rollout"
 )
 
@@ -130,6 +131,8 @@ func firstDifference(a, b string) string {
 const (
 	childKind = "HARNESS_S_TEST_CHILD"
 	childDir  = "HARNESS_S_TEST_CHILD_DIR"
+	childRoot = "HARNESS_S_TEST_ROOT"   // kind real: the repository
+	childWith = "HARNESS_S_TEST_POLICY" // kind real: the policy's folder
 )
 
 func TestMain(m *testing.M) {
@@ -143,8 +146,11 @@ func TestMain(m *testing.M) {
 func crashRig(kind, dir string) *rig {
 	g := &rig{cfg: fakeConfig(), dir: dir, ctx: context.Background()}
 	g.cfg.Budget.Rollouts = 800
-	if kind == "model" {
+	switch kind {
+	case "model":
 		g.cfg, g.build = modelConfig(), modelBuilder
+	case "real":
+		g.cfg, g.build = realConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	}
 	g.cfg.Eval.Every, g.cfg.Router.Refresh, g.cfg.Optim.Epochs = 2, 3, 2
 	g.cfg.Checkpoint.Every, g.cfg.Checkpoint.Keep = 2, 2
@@ -167,6 +173,25 @@ func TestKillAndResume(t *testing.T) {
 		t.Skip("starts processes")
 	}
 	testKill(t, "fake", 2)
+}
+
+// The same with nothing faked: HTTP, the embedded server, SQL. The shipped policy learns something; a random one
+// stands in where it is not there.
+func TestKillAndResumeRealParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	root := testutil.Root(t)
+	policy := filepath.Join(root, "recipes", "policies", "sql")
+	if _, err := os.Stat(policy); err != nil {
+		policy = filepath.Join(t.TempDir(), "policy")
+		if err := randomPolicy(policy); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv(childRoot, root)
+	t.Setenv(childWith, policy)
+	testKill(t, "real", 1)
 }
 
 // testKill: a run killed at random moments and resumed each time ends in the same bits as one never killed.

@@ -21,6 +21,7 @@ type Config struct {
 	Vocab int        `yaml:"vocab" unit:"tokens" doc:"vocabulary of the tokenizer, trained on corpus demonstrations"`
 	Demo  DemoConfig `yaml:"demo" doc:"the demonstrations"`
 	Optim Optim      `yaml:"optim" doc:"AdamW and its schedule"`
+	Probe int        `yaml:"probe" unit:"tasks" doc:"validation tasks the policy is measured on in the end"`
 }
 
 // ModelShape is a Qwen3.5 shape: GDN layers, every EveryAttention-th one full attention; tied embedding.
@@ -61,7 +62,7 @@ type Optim struct {
 // Default is what recipes/policies/sql.yaml starts from.
 func Default() Config {
 	return Config{
-		Seed: 1, Pool: "recipes/pools/sql", Vocab: 768,
+		Seed: 1, Pool: "recipes/pools/sql", Vocab: 768, Probe: 100,
 		Model: ModelShape{Hidden: 128, MLP: 384, Layers: 4, EveryAttention: 4, GDNHeads: 2, Heads: 4, KVHeads: 2},
 		Demo:  DemoConfig{TaskSeed: 7, Obedience: 0.7, H0Share: 0.25, Opaque: 0.6, Corpus: 2000, Recall: 0.3, Context: 0.1},
 		Optim: Optim{RecallSteps: 150, Steps: 700, Batch: 64, LR: 2e-3, Warmup: 60, WeightDecay: 0.01, GradNorm: 1, Tokens: 16384},
@@ -77,6 +78,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("demo.obedience: %v, want 0 to %v", d.Obedience, demo.MaxObedience)
 	case !fraction(d.H0Share) || !fraction(d.Opaque) || !fraction(d.Recall) || !fraction(d.Context):
 		return errors.New("demo: h0_share, opaque, recall and context_weight are fractions, 0 to 1")
+	case c.Probe < 1:
+		return fmt.Errorf("probe: %d, want at least 1 task", c.Probe)
 	case d.Corpus < 10:
 		return fmt.Errorf("demo.corpus: %d, want at least 10", d.Corpus)
 	case o.Steps < 1 || o.RecallSteps < 0 || o.RecallSteps > o.Steps || o.Batch < 1 || o.Warmup < 0 || o.Tokens < 1024:

@@ -59,7 +59,7 @@ func trainTokenizer(ctx context.Context, cfg Config, pool *harness.Pool) (*token
 var (
 	syllable = "(?:" + strings.Join(taskgen.Syllables(), "|") + ")"
 	invented = regexp.MustCompile("(?i)" + syllable + "(?:" + syllable + "s?|[0-9])")
-	run      = regexp.MustCompile(`[A-Za-z]+[0-9]?`)
+	wordRun  = regexp.MustCompile(`[A-Za-z]+[0-9]?`)
 	letters  = regexp.MustCompile(`[A-Za-z]+`)
 )
 
@@ -67,7 +67,7 @@ var (
 func inventedWords(t *taskgen.Task) map[string]bool {
 	out := map[string]bool{t.Entity: true}
 	add := func(text string) {
-		for _, w := range run.FindAllString(text, -1) {
+		for _, w := range wordRun.FindAllString(text, -1) {
 			if w := strings.ToLower(w); invented.FindString(w) == w {
 				out[w] = true
 			}
@@ -92,7 +92,7 @@ func inventedWords(t *taskgen.Task) map[string]bool {
 // cutOut is the text between the words given.
 func cutOut(text string, words map[string]bool) (parts []string) {
 	from := 0
-	for _, at := range run.FindAllStringIndex(text, -1) {
+	for _, at := range wordRun.FindAllStringIndex(text, -1) {
 		if words[strings.ToLower(text[at[0]:at[1]])] {
 			parts = append(parts, text[from:at[0]])
 			from = at[1]

@@ -111,7 +111,7 @@ func (d *demonstrator) recallRow(rng *rand.Rand) row {
 		ids := d.tok.Encode(part, false)
 		r.tokens = append(r.tokens, ids...)
 		for range ids {
-			r.add(k%2 == 1, d.cfg.Demo.Context)
+			r.add(k%2 == 1, 0) // what is given is chance: nothing to learn
 		}
 	}
 	return r

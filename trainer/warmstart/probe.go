@@ -3,33 +3,37 @@ package warmstart
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"harness-s/model"
 	"harness-s/rollout"
-	"harness-s/rollout/env/sqlenv"
 	"harness-s/rollout/env/sqlenv/taskgen"
 	"harness-s/rollout/harness"
+	"harness-s/rollout/policy"
+	"harness-s/rollout/vllm"
 )
 
 // Figures say what a policy does on validation tasks before any training with rewards.
 type Figures struct {
-	Tasks   int                   `json:"tasks"`
-	AllFail float64               `json:"all_fail"` // share of tasks that fail in all 8 attempts under h0
-	Rescued float64               `json:"rescued"`  // of those, solved by one attempt under each of the siblings
-	Harness map[string]Harness    `json:"harness"`
-	Traps   map[string][2]float64 `json:"traps"` // h0's success by trap ("none": no trap), and its share of tasks
-	Kinds   map[string]float64    `json:"kinds"` // h0's success by kind
+	Tasks   int                `json:"tasks"`
+	AllFail float64            `json:"all_fail"` // share of tasks that fail in all 8 attempts under h0
+	Rescued Share              `json:"rescued"`  // of those, solved by one attempt under each sibling
+	Harness map[string]Harness `json:"harness"`
+	Traps   map[string]Share   `json:"traps"` // h0's attempts by trap
+	Kinds   map[string]Share   `json:"kinds"` // h0's attempts by kind
 }
 
 // Harness is what happens under one harness.
 type Harness struct {
-	Success  float64 `json:"success"`
-	OnFailed float64 `json:"on_failed"` // on the tasks that all fail under h0
+	Success  Share   `json:"success"`
+	OnFailed Share   `json:"on_failed"` // on the tasks that all fail under h0
 	Look     float64 `json:"p_look"`    // exact probability that the first call looks the schema up
 	Count    float64 `json:"p_count"`   // ... that a count is asked for with count(*)
 	Clean    float64 `json:"p_clean"`   // ... that text is compared with lower(trim())
@@ -37,106 +41,114 @@ type Harness struct {
 
 const baseAttempts = 8
 
-// measure runs validation tasks under every harness.
-func measure(ctx context.Context, m *model.Model, d *demonstrator, n int) (Figures, error) {
+// measure runs n validation tasks under every harness, through the embedded server as a run does, and computes the exact
+// chances with the weights at hand.
+func measure(ctx context.Context, dir string, m *model.Model, d *demonstrator, threads, n int) (f Figures, err error) {
 	source, err := taskgen.New(taskgen.Options{Seed: uint64(d.cfg.Demo.TaskSeed), Val: n, Mix: d.cfg.Demo.mix()})
 	if err != nil {
-		return Figures{}, err
+		return f, err
 	}
-	s, free, err := newSampler(m, d.format.Stop())
+	server, err := policy.Open(dir, policy.OpenOptions{Threads: threads})
 	if err != nil {
-		return Figures{}, err
+		return f, err
 	}
-	defer free()
-	f := Figures{Tasks: n, Harness: map[string]Harness{}, Traps: map[string][2]float64{}, Kinds: map[string]float64{}}
-	var jobs []rollout.Job
-	for i := range n {
-		t := source.Task(taskgen.Val, i)
-		for a := range baseAttempts {
-			jobs = append(jobs, rollout.Job{Spec: d.pool.Base(), Task: t, Phase: "eval", Attempt: a})
-		}
-		for k, spec := range d.pool.Siblings() {
-			jobs = append(jobs, rollout.Job{Spec: spec, Task: t, Phase: "eval", Attempt: baseAttempts + k})
-		}
+	url, stop, err := server.StartLocal()
+	if err != nil {
+		return f, err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
+	client, err := vllm.Dial(ctx, vllm.Options{URLs: []string{url}})
+	if err != nil {
+		return f, err
+	}
+	defer client.Close()
+	jobs := probeJobs(d.pool, source, n)
 	records, _, err := rollout.Collect(ctx, jobs, rollout.CollectOptions{
-		Env: sqlenv.New(sqlenv.Options{Name: "sql"}), Policy: s, Renderer: d.format, RunSeed: d.cfg.Seed, Temperature: 1, Workers: 64,
+		Env: d.play.Env, Policy: client, Renderer: d.format, RunSeed: d.cfg.Seed, Temperature: 1, Workers: 64,
 		Limits: rollout.Limits{MaxTurns: 8, MaxTokensPerTurn: 96, MaxContextTokens: 1024, ToolDeadline: time.Minute, RolloutDeadline: 10 * time.Minute},
 	})
 	if err != nil {
-		return Figures{}, err
+		return f, err
 	}
+	f = Figures{Tasks: n, Harness: map[string]Harness{}, Traps: map[string]Share{}, Kinds: map[string]Share{}}
 	f.count(records, jobs, len(d.pool.Siblings()))
-	free()
-	free = func() {}
 	for _, spec := range d.pool.Specs {
 		h := f.Harness[spec.ID]
 		if err := h.probe(m, d, spec, source, min(n, 60)); err != nil {
-			return Figures{}, err
+			return f, err
 		}
 		f.Harness[spec.ID] = h
 	}
 	return f, nil
 }
 
+// probeJobs are, task by task, the attempts under h0 and one under each sibling.
+func probeJobs(pool *harness.Pool, source *taskgen.Source, n int) (jobs []rollout.Job) {
+	for i := range n {
+		t := source.Task(taskgen.Val, i)
+		for a := range baseAttempts {
+			jobs = append(jobs, rollout.Job{Spec: pool.Base(), Task: t, Phase: "eval", Attempt: a})
+		}
+		for k, spec := range pool.Siblings() {
+			jobs = append(jobs, rollout.Job{Spec: spec, Task: t, Phase: "eval", Attempt: baseAttempts + k})
+		}
+	}
+	return jobs
+}
+
 // count fills in what the records say.
 func (f *Figures) count(records []*rollout.Record, jobs []rollout.Job, siblings int) {
-	all, onFailed := map[string][2]float64{}, map[string][2]float64{}
-	add := func(m map[string][2]float64, key string, success bool) {
-		x := m[key]
-		if success {
-			x[0]++
-		}
-		x[1]++
-		m[key] = x
-	}
-	traps, kinds := map[string][2]float64{}, map[string][2]float64{}
-	failed, rescued := 0.0, 0.0
+	all, onFailed := map[string]Share{}, map[string]Share{}
+	var rescued Share
 	for at := 0; at < len(records); at += baseAttempts + siblings {
 		task := records[at : at+baseAttempts+siblings]
 		t := jobs[at].Task.Data.(*taskgen.Task)
-		fails := true
-		for _, r := range task[:baseAttempts] {
-			fails = fails && !r.Success
-			add(all, r.Harness, r.Success)
-			add(kinds, t.Kind, r.Success)
-			name := strings.Join(t.Traps.Names(), "+")
-			if name == "" {
-				name = "none"
-			}
-			add(traps, name, r.Success)
+		trap := strings.Join(t.Traps.Names(), "+")
+		if trap == "" {
+			trap = "none"
 		}
-		saved := false
+		solved, saved := false, false
+		for _, r := range task[:baseAttempts] {
+			solved = solved || r.Success
+			add(all, r.Harness, r.Success)
+			add(f.Kinds, t.Kind, r.Success)
+			add(f.Traps, trap, r.Success)
+		}
 		for _, r := range task[baseAttempts:] {
 			add(all, r.Harness, r.Success)
 			saved = saved || r.Success
-			if fails {
+			if !solved {
 				add(onFailed, r.Harness, r.Success)
 			}
 		}
-		if fails {
-			failed++
-			if saved {
-				rescued++
-			}
+		if !solved {
+			rescued = rescued.with(saved)
 		}
 	}
-	n := float64(f.Tasks)
-	f.AllFail, f.Rescued = failed/n, rescued/math.Max(failed, 1)
+	f.AllFail, f.Rescued = float64(rescued.N)/float64(f.Tasks), rescued
 	for id, x := range all {
-		h := Harness{Success: x[0] / x[1]}
-		if y := onFailed[id]; y[1] > 0 {
-			h.OnFailed = y[0] / y[1]
-		}
-		f.Harness[id] = h
-	}
-	for name, x := range traps {
-		f.Traps[name] = [2]float64{x[0] / x[1], x[1] / (n * baseAttempts)}
-	}
-	for name, x := range kinds {
-		f.Kinds[name] = x[0] / x[1]
+		f.Harness[id] = Harness{Success: x, OnFailed: onFailed[id]}
 	}
 }
+
+// Share is how many of N.
+type Share struct{ Yes, N int }
+
+func (s Share) with(yes bool) Share {
+	if yes {
+		s.Yes++
+	}
+	s.N++
+	return s
+}
+
+// Of is the share, 0 of none.
+func (s Share) Of() float64 { return float64(s.Yes) / float64(max(s.N, 1)) }
+
+// MarshalJSON writes [yes, n].
+func (s Share) MarshalJSON() ([]byte, error) { return json.Marshal([2]int{s.Yes, s.N}) }
+
+func add(m map[string]Share, key string, yes bool) { m[key] = m[key].with(yes) }
 
 // probe computes the exact chances of what rescue should teach, mean over tasks.
 func (h *Harness) probe(m *model.Model, d *demonstrator, spec *harness.Spec, source *taskgen.Source, n int) error {
@@ -205,14 +217,18 @@ func (d *demonstrator) chance(m *model.Model, spec *harness.Spec, task rollout.T
 
 // Print writes the figures for people.
 func (f Figures) Print(w io.Writer, pool *harness.Pool) {
-	fmt.Fprintf(w, "%d validation tasks: %.2f fail in all %d attempts under h0, %.2f of those are solved under some sibling\n", f.Tasks, f.AllFail, baseAttempts, f.Rescued)
+	fmt.Fprintf(w, "%d validation tasks: %.2f fail in all %d attempts under h0, %.2f of those are solved under some sibling\n",
+		f.Tasks, f.AllFail, baseAttempts, f.Rescued.Of())
 	fmt.Fprintf(w, "%-12s %8s %10s %9s %9s %9s\n", "harness", "success", "on failed", "P(look)", "P(count)", "P(clean)")
 	for _, s := range pool.Specs {
 		h := f.Harness[s.ID]
-		fmt.Fprintf(w, "%-12s %8.2f %10.2f %9.2g %9.2g %9.2g\n", s.ID, h.Success, h.OnFailed, h.Look, h.Count, h.Clean)
+		fmt.Fprintf(w, "%-12s %8.2f %10.2f %9.2g %9.2g %9.2g\n", s.ID, h.Success.Of(), h.OnFailed.Of(), h.Look, h.Count, h.Clean)
 	}
-	for _, m := range []any{f.Kinds, f.Traps} {
-		j, _ := json.Marshal(m) // maps of numbers always marshal
-		fmt.Fprintf(w, "h0: %s\n", j)
+	for _, m := range []map[string]Share{f.Kinds, f.Traps} {
+		fmt.Fprint(w, "h0:")
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			fmt.Fprintf(w, " %s %.2f (%d)", k, m[k].Of(), m[k].N)
+		}
+		fmt.Fprintln(w)
 	}
 }

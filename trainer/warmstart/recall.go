@@ -12,7 +12,7 @@ import (
 // answer of each query must be copied from the pairs. It teaches the copying that look-ups need, before there is
 // anything to look up. parts alternate: given, asked for, given, ...
 func recallText(rng *rand.Rand) (parts []string) {
-	const pairs, queries = 5, 7
+	const pairs, queries = 5, 12
 	keys, values := recallWords(rng, pairs)
 	shown := make([]string, pairs)
 	for i := range keys {
