@@ -66,6 +66,7 @@ type Engine struct {
 	work    []Work
 	batch   []*sample
 	jobs    map[*job]struct{}
+	tight   bool   // a sequence had to make room: none is admitted until one ends, or the two would take turns for ever
 	failed  []*job // to be dropped when no queue is under iteration
 }
 
@@ -306,7 +307,7 @@ func (e *Engine) unqueue(n int) {
 func (e *Engine) release(s *sample) {
 	if s.seq != nil {
 		e.dec.Close(s.seq)
-		s.seq = nil
+		s.seq, e.tight = nil, false
 	}
 }
 

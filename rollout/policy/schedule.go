@@ -48,6 +48,9 @@ func (e *Engine) add(s *sample, n int) {
 // admit opens waiting sequences. One that shares a prefix with a sequence still computing it waits for that (the
 // n attempts at one task), and others may overtake it.
 func (e *Engine) admit(budget int) {
+	if e.tight {
+		return
+	}
 	kept, scanned := e.waiting[:0], 0
 	for i, s := range e.waiting {
 		if budget <= 0 || len(e.running) >= e.opt.MaxSeqs || scanned >= 2*e.opt.MaxSeqs {
@@ -180,6 +183,7 @@ func (e *Engine) preempt() {
 	e.met.preemptions.Inc()
 	e.running = e.running[:len(e.running)-1]
 	e.requeue([]*sample{s})
+	e.tight = true
 }
 
 // requeue puts running samples back at the head of the queue, their context kept.
