@@ -154,8 +154,12 @@ type collector struct {
 }
 
 // Collect makes the attempts.
-func (c collector) Collect(ctx context.Context, jobs []rollout.Job) ([]*rollout.Record, error) {
-	records, _, err := rollout.Collect(ctx, jobs, c.opt)
+func (c collector) Collect(ctx context.Context, jobs []rollout.Job, ended func(n int)) ([]*rollout.Record, error) {
+	o := c.opt
+	if ended != nil {
+		o.Progress = func(done, _ int, _ *rollout.Record) { ended(done) }
+	}
+	records, _, err := rollout.Collect(ctx, jobs, o)
 	return records, err
 }
 

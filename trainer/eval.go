@@ -160,13 +160,12 @@ func (s *stepRun) evalAttempts(ctx context.Context, label string, names []string
 			}
 		}
 	}
-	s.progress.phase("evaluating", len(jobs))
-	return s.runJobs(ctx, label, jobs)
+	return s.runJobs(ctx, label, "evaluating", jobs)
 }
 
 // attempts makes k attempts at each task under each harness and keeps the records in the folder.
 func (s *stepRun) attempts(ctx context.Context, label, phase string, tasks []rollout.Task, specs []*harness.Spec, k int) ([]*rollout.Record, error) {
-	return s.runJobs(ctx, label, s.jobs(phase, tasks, specs, k))
+	return s.runJobs(ctx, label, "calibrating the router", s.jobs(phase, tasks, specs, k))
 }
 
 func (s *stepRun) jobs(phase string, tasks []rollout.Task, specs []*harness.Spec, k int) []rollout.Job {
@@ -181,8 +180,8 @@ func (s *stepRun) jobs(phase string, tasks []rollout.Task, specs []*harness.Spec
 	return jobs
 }
 
-func (s *stepRun) runJobs(ctx context.Context, label string, jobs []rollout.Job) ([]*rollout.Record, error) {
-	records, err := s.parts.Actor.Collect(ctx, jobs)
+func (s *stepRun) runJobs(ctx context.Context, label, what string, jobs []rollout.Job) ([]*rollout.Record, error) {
+	records, err := s.parts.Actor.Collect(ctx, jobs, s.progress.phase(what, len(jobs)))
 	if err != nil {
 		return nil, fmt.Errorf("collect rollouts: %w", err)
 	}

@@ -246,7 +246,7 @@ func (w *world) Score(_ context.Context, tokens []int32) ([]float32, error) {
 	return s.Logp, err
 }
 
-func (w *world) Collect(ctx context.Context, jobs []rollout.Job) ([]*rollout.Record, error) {
+func (w *world) Collect(ctx context.Context, jobs []rollout.Job, _ func(int)) ([]*rollout.Record, error) {
 	if w.before != nil {
 		if err := w.before(jobs); err != nil {
 			return nil, err

@@ -46,7 +46,7 @@ func (w *modelWorld) Score(_ context.Context, tokens []int32) ([]float32, error)
 	return s.Logp, err
 }
 
-func (w *modelWorld) Collect(ctx context.Context, jobs []rollout.Job) ([]*rollout.Record, error) {
+func (w *modelWorld) Collect(ctx context.Context, jobs []rollout.Job, _ func(int)) ([]*rollout.Record, error) {
 	d, err := model.NewDecoder(w.m, model.DecoderOptions{MaxTokens: 4096, MaxSeqs: 4})
 	if err != nil {
 		return nil, err

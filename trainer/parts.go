@@ -29,8 +29,9 @@ type Learner interface {
 // Actor runs attempts: the rollout side as the loop sees it.
 type Actor interface {
 	// Collect returns one record a job, in the jobs' order. Broken attempts were retried; one that stayed broken
-	// comes back with its broken status. An error means that the whole call failed or ctx ended.
-	Collect(ctx context.Context, jobs []rollout.Job) ([]*rollout.Record, error)
+	// comes back with its broken status. An error means that the whole call failed or ctx ended. ended, which may be
+	// nil, is told after each attempt how many have ended, one call at a time.
+	Collect(ctx context.Context, jobs []rollout.Job, ended func(n int)) ([]*rollout.Record, error)
 }
 
 // Server is the rollout servers' control side.

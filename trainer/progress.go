@@ -66,9 +66,29 @@ func newProgress(out io.Writer, terminal bool, cfg Config) *progress {
 	return &progress{out: out, terminal: terminal, cfg: cfg, begun: time.Now()}
 }
 
-// phase says what long thing starts now.
-func (p *progress) phase(what string, rollouts int) {
+// How often a long phase is told of.
+const (
+	phaseLines    = 10 * time.Second       // lines of a log
+	phaseTerminal = 200 * time.Millisecond // the line of a terminal
+)
+
+// phase says what long thing starts now, and returns what is to be told of each attempt that ends.
+func (p *progress) phase(what string, rollouts int) func(ended int) {
 	p.show(fmt.Sprintf("%s: %d rollouts", what, rollouts))
+	every := phaseLines
+	if p.terminal {
+		every = phaseTerminal
+	}
+	begun := time.Now()
+	told := begun
+	return func(ended int) {
+		if time.Since(told) < every {
+			return
+		}
+		told = time.Now()
+		left := time.Since(begun).Seconds() * float64(rollouts-ended) / float64(ended)
+		p.show(fmt.Sprintf("%s: %d/%d rollouts, %s left", what, ended, rollouts, duration(left)))
+	}
 }
 
 // begin says that steps follow, from so many rollouts on.

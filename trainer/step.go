@@ -107,7 +107,7 @@ func (s *stepRun) job(t rollout.Task, spec *harness.Spec, phase string, attempt 
 func (s *stepRun) collect(ctx context.Context, timer string, jobs []rollout.Job) ([]*rollout.Record, error) {
 	var records []*rollout.Record
 	err := s.out.timed(timer, func() (err error) {
-		records, err = s.parts.Actor.Collect(ctx, jobs)
+		records, err = s.parts.Actor.Collect(ctx, jobs, nil)
 		return err
 	})
 	if err != nil {

@@ -332,7 +332,6 @@ func (s *stepRun) anchor(ctx context.Context) error {
 	if n := s.cfg.Router.Tasks; n > 0 {
 		tasks = tasks[:min(n, len(tasks))]
 	}
-	s.progress.phase("calibrating the router", len(tasks)*len(s.pool.Specs)*s.cfg.Router.Attempts)
 	return s.out.timed("time/router", func() error {
 		records, err := s.attempts(ctx, "anchor", "anchor", tasks, s.pool.Specs, s.cfg.Router.Attempts)
 		if err != nil {
