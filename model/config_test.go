@@ -133,3 +133,20 @@ func TestGoldenConfigs(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParseConfig: any text gives an error or a configuration whose tensors can be listed.
+func FuzzParseConfig(f *testing.F) {
+	f.Add(textConfig)
+	f.Add(`{"model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": ` + textConfig + `}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := ParseConfig([]byte(text))
+		if err != nil || len(c.LayerTypes) > 100 {
+			return
+		}
+		for _, p := range c.paramList() {
+			if p.size() < 1 {
+				t.Fatalf("%s has shape %v", p.Name, p.Shape)
+			}
+		}
+	})
+}

@@ -68,7 +68,7 @@ type TopLogprob struct {
 
 // Result answers one Work; it is zero when nothing was sampled.
 type Result struct {
-	Sample kernels.Sample
+	Sample kernels.Sample // ID -1 when the logits were not finite
 	Top    []TopLogprob // best first, ties by id
 }
 

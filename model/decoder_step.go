@@ -7,7 +7,8 @@ import (
 )
 
 // Step appends tokens to sequences in one packed batch, prefill and decoding mixed, and samples where asked. results[i]
-// answers work[i]. On ErrFull (only beyond what Open and Reserve set aside) and on wrong work nothing was changed.
+// answers work[i]. On ErrFull (only beyond what Open and Reserve set aside) and on wrong work nothing was changed. After an
+// error of the backend the sequences in work can only be closed.
 func (d *Decoder) Step(work []Work) ([]Result, error) {
 	if err := d.checkWork(work); err != nil {
 		return nil, err

@@ -12,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/bits"
 	"os"
+	"slices"
 	"sort"
 	"unicode/utf8"
 )
@@ -103,7 +105,8 @@ func (f *File) parse(size int64) error {
 		return fmt.Errorf("header: %w", err)
 	}
 	dataStart := 8 + int64(len(header))
-	for name, raw := range entries {
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		raw := entries[name]
 		if name == metadataKey {
 			if err := json.Unmarshal(raw, &f.Metadata); err != nil {
 				return fmt.Errorf("header: %s must map text to text: %w", metadataKey, err)
@@ -212,17 +215,20 @@ func parseTensor(name string, raw json.RawMessage, dataSize int64) (*Tensor, err
 	}
 	t := &Tensor{Name: name}
 	var offsets []int64
-	for key, dst := range map[string]any{"dtype": &t.DType, "shape": &t.Shape, "data_offsets": &offsets} {
-		val, ok := fields[key]
+	for _, f := range []struct {
+		key string
+		dst any
+	}{{"dtype", &t.DType}, {"shape", &t.Shape}, {"data_offsets", &offsets}} {
+		val, ok := fields[f.key]
 		if !ok {
-			return nil, fmt.Errorf("key %q is missing", key)
+			return nil, fmt.Errorf("key %q is missing", f.key)
 		}
-		if err := json.Unmarshal(val, dst); err != nil || string(val) == "null" {
-			return nil, fmt.Errorf("key %q has an unusable value %.60s", key, val)
+		if err := json.Unmarshal(val, f.dst); err != nil || string(val) == "null" {
+			return nil, fmt.Errorf("key %q has an unusable value %.60s", f.key, val)
 		}
-		delete(fields, key)
+		delete(fields, f.key)
 	}
-	for key := range fields {
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		return nil, fmt.Errorf("unknown key %q", key)
 	}
 	want, err := byteSize(t.DType, t.Shape)
