@@ -69,7 +69,7 @@ type TopLogprob struct {
 // Result answers one Work; it is zero when nothing was sampled.
 type Result struct {
 	Sample kernels.Sample // ID -1 when the logits were not finite
-	Top    []TopLogprob // best first, ties by id
+	Top    []TopLogprob   // best first, ties by id
 }
 
 // NewDecoder makes a decoder over a model's weights. The memory for the cache is taken as it fills.
