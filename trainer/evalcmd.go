@@ -51,7 +51,7 @@ func Eval(ctx context.Context, o EvalOptions) (EvalResult, error) {
 	if err != nil {
 		return EvalResult{}, fmt.Errorf("eval: %w", err)
 	}
-	r := &run{cfg: at.cfg, parts: parts, pool: parts.Pool, state: at.state, progress: newProgress(o.Out, o.Terminal, at.cfg)}
+	r := &run{cfg: at.cfg, parts: parts, pool: parts.Pool, state: at.state, progress: newProgress(o.Out, o.Terminal)}
 	if parts.Close != nil {
 		defer parts.Close()
 	}

@@ -62,8 +62,8 @@ type progress struct {
 	width    int // of the line on the terminal
 }
 
-func newProgress(out io.Writer, terminal bool, cfg Config) *progress {
-	return &progress{out: out, terminal: terminal, cfg: cfg, begun: time.Now()}
+func newProgress(out io.Writer, terminal bool) *progress {
+	return &progress{out: out, terminal: terminal, begun: time.Now()}
 }
 
 // How often a long phase is told of.
@@ -92,7 +92,9 @@ func (p *progress) phase(what string, rollouts int) func(ended int) {
 }
 
 // begin says that steps follow, from so many rollouts on.
-func (p *progress) begin(rollouts int) { p.begun, p.first = time.Now(), rollouts }
+func (p *progress) begin(rollouts int, cfg Config) {
+	p.begun, p.first, p.cfg = time.Now(), rollouts, cfg
+}
 
 func (p *progress) step(s state, m metrics) {
 	if s.Step == 0 {

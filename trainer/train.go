@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"harness-s/internal/strictyaml"
@@ -24,7 +25,8 @@ var ErrInterrupted = fmt.Errorf("interrupted; continue with --resume: %w", conte
 // Options are what a run needs besides its config.
 type Options struct {
 	RunDir   string
-	Resume   bool
+	Resume   bool      // continue with the run's own config, the folder's; of the one given only Set counts
+	Set      []string  // the overrides (a.b=c) that the given config has in it
 	Out      io.Writer // progress and the closing table; nil: none
 	Terminal bool      // Out is a terminal: one line that is written over
 	Build    Builder   // wires the parts; nil: Build of this package
@@ -67,7 +69,7 @@ func (r *run) train(ctx context.Context) (Summary, error) {
 	if err := r.start(ctx); err != nil {
 		return Summary{}, err
 	}
-	r.progress.begin(r.state.Rollouts)
+	r.progress.begin(r.state.Rollouts, r.cfg)
 	for r.more() {
 		if err := ctx.Err(); err != nil {
 			return Summary{}, err
@@ -96,12 +98,18 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 		return nil, err
 	}
 	r := &run{cfg: cfg, opts: opts, folder: folder, saved: -1}
-	r.progress = newProgress(opts.Out, opts.Terminal, cfg)
+	r.progress = newProgress(opts.Out, opts.Terminal)
 	defer func() {
 		if err != nil {
 			r.close()
 		}
 	}()
+	if opts.Resume {
+		if err := r.ownConfig(); err != nil {
+			return nil, fmt.Errorf("resume: %w", err)
+		}
+		cfg = r.cfg
+	}
 	if r.loss, err = loss.New(cfg.Loss); err != nil {
 		return nil, err
 	}
@@ -164,9 +172,6 @@ func (r *run) claim() error {
 // resumePoint cuts the folder back to its last checkpoint and returns where the weights are: that checkpoint,
 // or the model of the config when the run stopped before its first.
 func (r *run) resumePoint() (string, error) {
-	if err := r.sameConfig(); err != nil {
-		return "", err
-	}
 	steps, err := r.folder.Steps("checkpoints")
 	if err != nil {
 		return "", fmt.Errorf("resume: %w", err)
@@ -215,18 +220,30 @@ var mayChange = map[string]bool{
 	"mismatch.probe": true, "pool.path": true, // the folder's own copy is used
 }
 
-// sameConfig refuses to resume under settings that would make another run of it.
-func (r *run) sameConfig() error {
+// ownConfig takes the config from the run folder, with the overrides given now. It refuses those that would make
+// another run of it.
+func (r *run) ownConfig() error {
 	path := r.folder.Path("config.yaml")
 	was := Default()
 	if err := config.Read(path, nil, &was); err != nil {
-		return fmt.Errorf("resume: %w", err)
+		return err
 	}
-	for _, key := range config.Diff(was, r.cfg) {
+	now := was
+	if err := config.Override(r.opts.Set, &now); err != nil {
+		return err
+	}
+	for _, key := range config.Diff(was, now) {
 		if !mayChange[key] {
-			return fmt.Errorf("resume: %s differs from the run's own (%s); give the same value, or start a new run with another --run", key, path)
+			return fmt.Errorf("--set %s: the run has another value (%s); start a new run for it with another --run", key, path)
 		}
 	}
+	if err := now.Validate(); err != nil {
+		return err
+	}
+	if keys := config.Diff(r.cfg, now); len(keys) > 0 {
+		r.progress.note("resuming with the run's own config, which differs from the given one in " + strings.Join(keys, ", "))
+	}
+	r.cfg = now
 	return nil
 }
 

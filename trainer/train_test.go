@@ -20,6 +20,7 @@ type rig struct {
 	cfg    Config
 	dir    string
 	resume bool
+	set    []string
 	out    bytes.Buffer
 	ctx    context.Context
 	reach  func(*table, *world)
@@ -33,7 +34,7 @@ func newRig(t *testing.T) *rig {
 }
 
 func (g *rig) run() (Summary, error) {
-	return Train(g.ctx, g.cfg, Options{RunDir: g.dir, Resume: g.resume, Out: &g.out,
+	return Train(g.ctx, g.cfg, Options{RunDir: g.dir, Resume: g.resume, Set: g.set, Out: &g.out,
 		Build: func(ctx context.Context, c Config, from Sources) (Parts, error) {
 			if g.build != nil {
 				return g.build(ctx, c, from)
@@ -288,12 +289,17 @@ func TestResumeRefusals(t *testing.T) {
 	if _, err := g.run(); err == nil || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("a used folder: %v", err)
 	}
-	g.resume = true
-	g.cfg.Seed = 2
-	if _, err := g.run(); err == nil || !strings.Contains(err.Error(), "seed differs") {
+	g.resume, g.set = true, []string{"seed=2"}
+	if _, err := g.run(); err == nil || !strings.Contains(err.Error(), "seed: the run has another value") {
 		t.Errorf("another seed: %v", err)
 	}
-	g.cfg.Seed = 1
+	g.set = nil
+	g.cfg.Seed = 2 // a config file edited since: the folder's counts, and the difference is told
+	g.out.Reset()
+	g.must(t)
+	if !strings.Contains(g.out.String(), "differs from the given one in seed") {
+		t.Errorf("output of the resumed run: %s", g.out.String())
+	}
 	steps, _ := filepath.Glob(filepath.Join(g.dir, "checkpoints", "step_*"))
 	last := steps[len(steps)-1]
 	os.WriteFile(filepath.Join(last, stateName), []byte(`{"step":`), 0o644)
@@ -311,7 +317,7 @@ func TestResumeWithMoreBudget(t *testing.T) {
 	g.cfg = whole.cfg
 	g.cfg.Budget.Rollouts = 256
 	g.must(t)
-	g.cfg.Budget.Rollouts, g.resume = 512, true
+	g.set, g.resume = []string{"budget.rollouts=512"}, true
 	g.must(t)
 	sameRun(t, whole.dir, g.dir)
 }

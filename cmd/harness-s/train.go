@@ -33,7 +33,7 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	}
 	fmt.Fprintln(os.Stderr, "run folder:", dir)
 	_, err = trainer.Train(ctx, cfg, trainer.Options{
-		RunDir: dir, Resume: c.Resume,
+		RunDir: dir, Resume: c.Resume, Set: c.Set,
 		Out: os.Stderr, Terminal: term.IsTerminal(int(os.Stderr.Fd())),
 		Report: report.Write,
 	})
