@@ -58,3 +58,12 @@ func (c *Config) FLOPs(context int) (forward, training int64) {
 	forward = 2*matrices + gdn + attn
 	return forward, 3 * forward
 }
+
+// CacheBytes is the memory of one block of kernels.ChunkLen tokens in a Decoder's cache: keys and values of every
+// full-attention layer, and every GDN layer's state and conv tail at the block's end.
+func (c *Config) CacheBytes() int64 {
+	g := c.GDN()
+	kv := c.count(FullAttention) * 2 * c.Hk * c.D * kernels.ChunkLen
+	state := c.count(LinearAttention) * (g.Hv*g.Dk*g.Dv + (g.K-1)*g.Channels())
+	return 4 * int64(kv+state)
+}

@@ -337,14 +337,16 @@ func (c *chatting) reply(w http.ResponseWriter, out []Completion) error {
 		use.add(o)
 		msg := c.message(i, o)
 		choices[i] = map[string]any{"index": i, "message": msg, "logprobs": c.logprobs(o.Tokens, o.Logprobs, o.Top),
-			"finish_reason": msg.finish(o.Finish), "stop_reason": c.stopReason(o), "token_ids": nil}
+			"finish_reason": msg.finish(o.Finish), "stop_reason": c.stopReason(o), "token_ids": nil, "routed_experts": nil}
 		if c.body.ReturnIDs {
 			choices[i]["token_ids"] = o.Tokens
 		}
 	}
 	reply := c.envelope("chat.completion", choices)
 	reply["usage"] = json.RawMessage(use.append(nil, true))
-	reply["prompt_logprobs"], reply["prompt_token_ids"] = nil, nil
+	for _, k := range []string{"prompt_logprobs", "prompt_token_ids", "prompt_text", "service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"} {
+		reply[k] = nil
+	}
 	if c.body.ReturnIDs {
 		reply["prompt_token_ids"] = c.req.Prompt
 	}

@@ -27,8 +27,9 @@ type OpenOptions struct {
 }
 
 const (
-	defaultModelLen    = 32768
-	defaultCacheTokens = 131072
+	defaultModelLen = 32768
+	// DefaultCacheTokens is OpenOptions.CacheTokens where none is named; the memory is taken as it fills.
+	DefaultCacheTokens = 131072
 )
 
 // Open loads a Hugging Face folder (config, weights, tokenizer.json) onto a CPU backend of its own and makes a
@@ -94,7 +95,7 @@ func (o OpenOptions) withDefaults(dir string, cfg model.Config) OpenOptions {
 	}
 	o.MaxModelLen = orDefault(o.MaxModelLen, own)
 	o.MaxSeqs = orDefault(o.MaxSeqs, 64)
-	o.CacheTokens = max(orDefault(o.CacheTokens, defaultCacheTokens), o.MaxModelLen)
+	o.CacheTokens = max(orDefault(o.CacheTokens, DefaultCacheTokens), o.MaxModelLen)
 	return o
 }
 

@@ -216,8 +216,10 @@ func jsonError(err error) *apiError {
 		return badShape(loc, fmt.Sprintf("1 validation error:\n  {'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'ctx': {'error': %q}}", loc, syntax.Error()))
 	case errors.As(err, &typ):
 		loc := "body"
-		if typ.Field != "" {
-			loc += "." + strings.TrimPrefix(typ.Field, "sampling.")
+		for part := range strings.SplitSeq(typ.Field, ".") {
+			if part != "" && part != "sampling" && part != "chatBody" { // embedded structs are no part of the body
+				loc += "." + part
+			}
 		}
 		kind, msg := pydantic(typ)
 		return validation(kind, loc, msg, typ.Value)
