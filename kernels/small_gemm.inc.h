@@ -28,6 +28,7 @@ HS_INLINE void FN(gemm_tile)(const int R, const int NV, const int masked, int64_
             else acc[r][v] = masked && v == NV - 1 ? v_loadn(c, tail) : v_load(c);
         }
     }
+#pragma GCC unroll 4
     for (int64_t k = 0; k < K; k++) {
         V b[GEMM_VECS];
 #pragma GCC unroll 4
