@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -175,11 +176,13 @@ func writeRaw(w http.ResponseWriter, status int, body []byte) {
 
 // writeJSON is for small replies off the hot path.
 func writeJSON(w http.ResponseWriter, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // markers like <|im_end|> stay readable
+	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	writeRaw(w, http.StatusOK, body)
+	writeRaw(w, http.StatusOK, body.Bytes())
 	return nil
 }
 
