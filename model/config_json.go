@@ -135,8 +135,10 @@ func (o object) readRope(cfg *Config) {
 	}
 	pick := func(key string, fallback float64) float64 {
 		v := rope.number(key, o.number(key, fallback))
-		if o.has(key) && o.number(key, v) != v {
-			o.fail(key, "is %g, rope_parameters says %g", o.number(key, v), v)
+		// transformers writes its default partial_rotary_factor at the top even when rope_parameters has another, and
+		// reads rope_parameters: a top-level default beside it says nothing.
+		if top := o.number(key, v); top != v && !(key == "partial_rotary_factor" && top == fallback) {
+			o.fail(key, "is %g, rope_parameters says %g", top, v)
 		}
 		return v
 	}

@@ -69,6 +69,16 @@ func TestConfigDefaults(t *testing.T) {
 	}
 }
 
+// TestConfigDefaultBesideRope: save_pretrained writes partial_rotary_factor 0.25 at the top whatever rope_parameters
+// says, and from_pretrained takes rope_parameters.
+func TestConfigDefaultBesideRope(t *testing.T) {
+	raw := strings.Replace(textConfig, `"attention_bias": false`, `"partial_rotary_factor": 0.25`, 1)
+	c, err := ParseConfig([]byte(raw))
+	if err != nil || c.RotaryFactor != 0.5 {
+		t.Errorf("rotary factor %g, %v; want 0.5", c.RotaryFactor, err)
+	}
+}
+
 func TestConfigErrors(t *testing.T) {
 	cases := []struct{ name, old, new, want string }{
 		{"not JSON", `{"model_type"`, `{"model_type`, "not a JSON object"},
@@ -97,6 +107,7 @@ func TestConfigErrors(t *testing.T) {
 		{"rope scaling", `"attention_bias": false`, `"rope_scaling": {"type": "linear", "factor": 2}`, `"rope_scaling.type" is "linear"`},
 		{"rope key", `"rope_theta"`, `"factor"`, `"rope_parameters.factor" is not supported`},
 		{"rope contradiction", `"attention_bias": false`, `"rope_theta": 7`, `"rope_theta" is 7, rope_parameters says 10000`},
+		{"rotary contradiction", `"attention_bias": false`, `"partial_rotary_factor": 0.75`, `"partial_rotary_factor" is 0.75, rope_parameters says 0.5`},
 		{"theta", `"rope_theta": 10000`, `"rope_theta": -1`, `"rope_theta" is -1`},
 		{"factor", `0.5`, `1.5`, `"partial_rotary_factor" is 1.5`},
 		{"eps", `1e-6`, `0`, `"rms_norm_eps" is 0`},
