@@ -115,7 +115,9 @@ static void FN(gdn_rows)(const hs_gdn_shape *s, FN(gdn_cache) c, FN(gdn_rows_io)
         FN(l2norm)(kq + (n + i) * ldk, io.q + i * s->ch, qscale, dk);
     }
     FN(transpose)(c.KT + i0, HS_C, kq, ldk, n, dk);
-    for (int64_t r = 0; r < n; r += 16) { /* the triangle, 16 rows at a time */
+    if (n <= 16) /* keys and queries lie together: one product, so that a lone row has two chains in flight */
+        FN(gemm)(1, prod, HS_C, kq, ldk, 1, c.KT, HS_C, 2 * n, hs_ceil(i1, VW) * VW, dk);
+    for (int64_t r = 0; n > 16 && r < n; r += 16) { /* the triangle, 16 rows at a time */
         int64_t m = hs_min(16, n - r), lanes = hs_ceil(i0 + r + m, VW) * VW;
         FN(gemm)(1, prod + r * HS_C, HS_C, kq + r * ldk, ldk, 1, c.KT, HS_C, m, lanes, dk);
         FN(gemm)(1, prod + (n + r) * HS_C, HS_C, kq + (n + r) * ldk, ldk, 1, c.KT, HS_C, m, lanes, dk);
