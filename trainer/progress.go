@@ -100,9 +100,12 @@ func (p *progress) step(s state, m metrics) {
 	if s.Step == 0 {
 		return
 	}
-	line := fmt.Sprintf("step %d  reward %.3f  h0 %.3f  rescue %.2f -> %.2f  entropy %.3f  %.0f tok/s  %d/%d rollouts  %s",
-		s.Step, m["reward/mean"], m["success/h0"], m["rescue/rate"], m["rescue/success"], m["policy/entropy"],
+	line := fmt.Sprintf("step %d  reward %.3f  h0 %.3f  rescue %.2f -> %.2f  %.0f tok/s  %d/%d rollouts  %s",
+		s.Step, m["reward/mean"], m["success/h0"], m["rescue/rate"], m["rescue/success"],
 		m["perf/tokens_per_s"], s.Rollouts, p.cfg.Budget.Rollouts, p.left(s))
+	if x, ok := m["policy/entropy"]; ok { // nothing was trained on otherwise
+		line += fmt.Sprintf("  entropy %.3f", x)
+	}
 	name := fmt.Sprintf("eval/avg@%d/%s", p.cfg.Eval.K, harness.BaseID)
 	if x, ok := m[name]; ok {
 		line += fmt.Sprintf("  %s %.3f", name, x)

@@ -13,7 +13,12 @@ import (
 )
 
 // ErrInterrupted says that a run stopped on request (Ctrl-C) and can be resumed. It wraps context.Canceled.
-var ErrInterrupted = fmt.Errorf("interrupted; continue with --resume: %w", context.Canceled)
+var ErrInterrupted error = interruption{}
+
+type interruption struct{}
+
+func (interruption) Error() string { return "interrupted; continue with --resume" }
+func (interruption) Unwrap() error { return context.Canceled }
 
 // Options are what a run needs besides its config.
 type Options struct {
