@@ -7,6 +7,7 @@ package warmstart
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"harness-s/model"
 	"harness-s/rollout/env/sqlenv/demo"
@@ -87,8 +88,16 @@ func (c Config) Validate() error {
 	case !(o.LR > 0 && o.LR < 1) || !(o.GradNorm > 0) || o.WeightDecay < 0:
 		return errors.New("optim: lr within 0 to 1, grad_norm above 0, weight_decay at least 0")
 	}
+	for _, k := range c.Demo.Kinds {
+		if !slices.Contains(taskgen.Kinds(), k) {
+			return fmt.Errorf("demo.kinds: there is no kind %q; there are %v", k, taskgen.Kinds())
+		}
+	}
 	cfg := c.shape(c.Vocab)
-	return cfg.Validate()
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	return nil
 }
 
 func fraction(x float64) bool { return x >= 0 && x <= 1 }

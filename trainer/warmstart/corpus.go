@@ -33,7 +33,7 @@ func bytesOnly() (*tokenizer.Tokenizer, error) {
 // trainTokenizer learns a vocabulary from demonstrations.
 //
 // Words that the tasks invent are cut out of the text, and the syllables they are made of are counted above all else:
-// so an invented word is the same pieces wherever it stands, held-out words included, and copying one is copying
+// so an invented word is the same pieces wherever it stands, held-out words included, and to copy one is to copy its
 // tokens. The other words are counted bare as well, so that they are whole before they take on a space or a quote.
 func trainTokenizer(ctx context.Context, cfg Config, pool *harness.Pool) (*tokenizer.Tokenizer, error) {
 	raw, err := bytesOnly()
@@ -57,10 +57,11 @@ func trainTokenizer(ctx context.Context, cfg Config, pool *harness.Pool) (*token
 }
 
 var (
-	syllable = "(?:" + strings.Join(taskgen.Syllables(), "|") + ")"
-	invented = regexp.MustCompile("(?i)" + syllable + "(?:" + syllable + "s?|[0-9])")
-	wordRun  = regexp.MustCompile(`[A-Za-z]+[0-9]?`)
-	letters  = regexp.MustCompile(`[A-Za-z]+`)
+	syllable    = "(?:" + strings.Join(taskgen.Syllables(), "|") + ")"
+	invented    = regexp.MustCompile("(?i)" + syllable + "(?:" + syllable + "s?|[0-9])")
+	wordRun     = regexp.MustCompile(`[A-Za-z]+[0-9]?`)
+	oneSyllable = regexp.MustCompile("^" + syllable + "$")
+	letters     = regexp.MustCompile(`[A-Za-z]+`)
 )
 
 // inventedWords are the words of a task that mean nothing outside it.
@@ -89,11 +90,12 @@ func inventedWords(t *taskgen.Task) map[string]bool {
 	return out
 }
 
-// cutOut is the text between the words given.
+// cutOut is the text between the words given, and between ordinary words that are a syllable ("to", "no"): they too must
+// not take on what stands before them.
 func cutOut(text string, words map[string]bool) (parts []string) {
 	from := 0
 	for _, at := range wordRun.FindAllStringIndex(text, -1) {
-		if words[strings.ToLower(text[at[0]:at[1]])] {
+		if w := strings.ToLower(text[at[0]:at[1]]); words[w] || oneSyllable.MatchString(w) {
 			parts = append(parts, text[from:at[0]])
 			from = at[1]
 		}
