@@ -62,7 +62,7 @@ func splitThinking(text string, open bool) (reasoning, rest string, err error) {
 	}
 	reasoning, rest = text[:end], text[end+len(thinkClose):]
 	if call >= 0 && call < end && !strings.Contains(rest, functionOpen) && !strings.Contains(rest, callOpen) {
-		err = fmt.Errorf("A tool call inside %s is not run. Write it after %s.", thinkOpen, thinkClose)
+		err = tell("A tool call inside %s is not run. Write it after %s.", thinkOpen, thinkClose)
 	}
 	return reasoning, rest, err
 }
@@ -93,7 +93,7 @@ func (p *parser) run() {
 		}
 		p.content.WriteString(p.text[from:t.start])
 		if p.tried == maxCalls {
-			p.fail(fmt.Errorf("Only the first %d tool calls of a turn are read.", maxCalls))
+			p.fail(tell("Only the first %d tool calls of a turn are read.", maxCalls))
 			return
 		}
 		p.tried++
@@ -101,7 +101,7 @@ func (p *parser) run() {
 		if err == nil {
 			p.out.Calls = append(p.out.Calls, call)
 		} else {
-			p.fail(fmt.Errorf("Tool call %d could not be read: %w", p.tried, err))
+			p.fail(tell("Tool call %d could not be read: %w", p.tried, err))
 		}
 		p.skipBlank()
 		if strings.HasPrefix(p.text[p.pos:], callClose) {
@@ -129,7 +129,7 @@ func (p *parser) readCall(t tag) (ToolCall, error) {
 	case inner.kind == tagCallClose || inner.kind == tagCall:
 		p.pos = inner.start
 	}
-	return ToolCall{}, fmt.Errorf("there is no %sNAME> after %s.", functionOpen, callOpen)
+	return ToolCall{}, tell("there is no %sNAME> after %s.", functionOpen, callOpen)
 }
 
 // readFunction reads the parameters of a call, up to its end or to where another thing begins.
@@ -144,7 +144,7 @@ func (p *parser) readFunction(name string) (ToolCall, error) {
 		switch {
 		case !ok:
 			if len(c.Args) == 0 && firstErr == nil {
-				firstErr = fmt.Errorf("the call of %s was cut off: %s is missing.", name, functionClose)
+				firstErr = tell("the call of %s was cut off: %s is missing.", name, functionClose)
 			}
 			p.pos = len(p.text)
 			return c, firstErr
@@ -165,9 +165,9 @@ func (p *parser) readFunction(name string) (ToolCall, error) {
 		case err != nil:
 			firstErr = err
 		case seen[t.name]:
-			firstErr = fmt.Errorf("parameter %s is given twice.", t.name)
+			firstErr = tell("parameter %s is given twice.", t.name)
 		case len(c.Args) == maxArgs:
-			firstErr = fmt.Errorf("a call has at most %d parameters.", maxArgs)
+			firstErr = tell("a call has at most %d parameters.", maxArgs)
 		default:
 			seen[t.name] = true
 			c.Args = append(c.Args, Arg{Key: t.name, Value: typed(value, types[t.name])})
@@ -184,7 +184,7 @@ func (p *parser) readValue(name string) (string, error) {
 		switch {
 		case !ok:
 			p.pos = len(p.text)
-			return "", fmt.Errorf("the value of %s was cut off: %s is missing.", name, paramClose)
+			return "", tell("the value of %s was cut off: %s is missing.", name, paramClose)
 		case t.kind == tagParamClose:
 		case t.kind == tagParam || t.kind == tagFunctionClose || t.kind == tagCallClose:
 			p.pos = t.start
@@ -206,11 +206,11 @@ func (p *parser) readJSONCall() (ToolCall, error) {
 	}
 	if err := d.Decode(&raw); err != nil {
 		p.skipTo(callClose)
-		return ToolCall{}, fmt.Errorf("its JSON is broken (%s).", jsonTrouble(err))
+		return ToolCall{}, tell("its JSON is broken (%s).", jsonTrouble(err))
 	}
 	p.pos += int(d.InputOffset())
 	if raw.Name == "" || len(raw.Name) > maxNameBytes {
-		return ToolCall{}, errors.New(`its JSON has no "name".`)
+		return ToolCall{}, tell(`its JSON has no "name".`)
 	}
 	args, err := jsonArgs(raw.Arguments)
 	if err != nil {
@@ -242,7 +242,7 @@ func jsonArgs(raw json.RawMessage) ([]Arg, error) {
 		}
 		raw = json.RawMessage(s)
 	}
-	bad := errors.New(`its "arguments" must be an object.`)
+	bad := tell(`its "arguments" must be an object.`)
 	if !json.Valid(raw) {
 		return nil, bad
 	}
@@ -263,9 +263,9 @@ func jsonArgs(raw json.RawMessage) ([]Arg, error) {
 		}
 		switch {
 		case seen[a.Key]:
-			return nil, fmt.Errorf("parameter %.*s is given twice.", maxNameBytes, a.Key)
+			return nil, tell("parameter %.*s is given twice.", maxNameBytes, a.Key)
 		case len(args) == maxArgs:
-			return nil, fmt.Errorf("a call has at most %d parameters.", maxArgs)
+			return nil, tell("a call has at most %d parameters.", maxArgs)
 		}
 		seen[a.Key] = true
 		args = append(args, a)
@@ -284,4 +284,19 @@ func argsFromBody(body string) []Arg {
 		return nil // other text between markers is ignored; the tool says which parameter it misses
 	}
 	return args
+}
+
+// complaint is what a policy is told of its own writing: whole sentences, unlike errors meant for people.
+type complaint struct {
+	text  string
+	cause error
+}
+
+func (c *complaint) Error() string { return c.text }
+func (c *complaint) Unwrap() error { return c.cause }
+
+// tell is fmt.Errorf for a complaint.
+func tell(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return &complaint{err.Error(), errors.Unwrap(err)}
 }

@@ -200,10 +200,10 @@ func (t *Tokenizer) readPreTokenizer(raw json.RawMessage) error {
 	}
 	var s splitJSON
 	if err := strict(seq.Pretokenizers[0], &s); err != nil {
-		return fmt.Errorf("Split: %w", err)
+		return fmt.Errorf("the Split: %w", err)
 	}
 	if s.Behavior != "Isolated" || s.Invert {
-		return fmt.Errorf("Split: behavior %q with invert %t is not supported, only Isolated without", s.Behavior, s.Invert)
+		return fmt.Errorf("the Split: behavior %q with invert %t is not supported, only Isolated without", s.Behavior, s.Invert)
 	}
 	switch s.Pattern.Regex {
 	case splitQwen3:
@@ -211,7 +211,7 @@ func (t *Tokenizer) readPreTokenizer(raw json.RawMessage) error {
 	case splitQwen35:
 		t.split = splitter{word: letter | mark}
 	default:
-		return fmt.Errorf("Split: the regex %.200q is neither Qwen3's nor Qwen3.5's", s.Pattern.Regex)
+		return fmt.Errorf("the Split: the regex %.200q is neither Qwen3's nor Qwen3.5's", s.Pattern.Regex)
 	}
 	var b byteLevelJSON
 	b.AddPrefixSpace, b.UseRegex = true, true // the defaults of absent keys

@@ -346,7 +346,7 @@ func TestStreamAddsUpToTheWhole(t *testing.T) {
 	}
 	text := s.tok.Decode(free[0].Tokens)
 	for _, stop := range []string{"", text[len(text)/2 : len(text)/2+3]} {
-		fields := fmt.Sprintf(`"prompt":[0,7,14,21,28],"seed":7,"max_tokens":30,"ignore_eos":true,"logprobs":1,"return_token_ids":true,"n":2,"skip_special_tokens":false`)
+		fields := `"prompt":[0,7,14,21,28],"seed":7,"max_tokens":30,"ignore_eos":true,"logprobs":1,"return_token_ids":true,"n":2,"skip_special_tokens":false`
 		if stop != "" {
 			q, _ := json.Marshal(stop)
 			fields += `,"stop":` + string(q)
@@ -509,4 +509,35 @@ func TestAppendString(t *testing.T) {
 	if !bytes.Equal(appendFloat(nil, float32(math.Copysign(0, -1))), []byte("0.0")) {
 		t.Error("minus zero on the wire")
 	}
+}
+
+// The hand-written reader takes exactly the lists of whole numbers that are token ids.
+func FuzzReadIDs(f *testing.F) {
+	for _, s := range []string{`[]`, `[1, 2,3]`, `[ ]`, `[-1]`, `[1.5]`, `[1e3]`, `["a"]`, `[[1]]`, `[null]`, `[99999999999]`, `{}`, `"x"`, `[0,01]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var in struct {
+			IDs json.RawMessage `json:"ids"`
+		}
+		if json.Unmarshal([]byte(`{"ids":`+string(raw)+`}`), &in) != nil || in.IDs == nil {
+			return
+		}
+		got, bad := readIDs(in.IDs, "body")
+		var want []int32
+		err := json.Unmarshal(in.IDs, &want)
+		switch {
+		case err == nil && slices.Min(append(want, 0)) >= 0 && string(in.IDs) != "null" && !bytes.Contains(in.IDs, []byte("null")):
+			if bad != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: %v %v, want %v", in.IDs, got, bad, want)
+			}
+		case bad == nil:
+			for _, id := range got { // numbers beyond 32 bits stay beyond every vocabulary
+				if id == 1<<31-1 {
+					return
+				}
+			}
+			t.Errorf("%s was read as %v", in.IDs, got)
+		}
+	})
 }

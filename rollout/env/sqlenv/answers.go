@@ -146,11 +146,11 @@ var (
 
 // Number reads a plain decimal number exactly; ok is false for everything else.
 func Number(s string) (r *big.Rat, ok bool) {
-	if len(s) > 120 || !decimal.MatchString(s) || strings.IndexAny(s, "0123456789") < 0 {
+	if len(s) > 120 || !decimal.MatchString(s) || !strings.ContainsAny(s, "0123456789") {
 		return nil, false
 	}
 	s = strings.ReplaceAll(s, ",", "")
-	if i := strings.IndexAny(s, "eE"); i >= 0 && strings.IndexAny(s[:i], "0123456789") < 0 {
+	if i := strings.IndexAny(s, "eE"); i >= 0 && !strings.ContainsAny(s[:i], "0123456789") {
 		return nil, false
 	}
 	return new(big.Rat).SetString(s)

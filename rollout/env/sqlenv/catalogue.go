@@ -14,7 +14,6 @@ import (
 type request struct {
 	what  string // tables | describe | create
 	table string
-	full  bool
 }
 
 // asRequest reads SHOW TABLES, SHOW [FULL] COLUMNS|FIELDS FROM t, SHOW CREATE TABLE t, DESCRIBE|DESC|EXPLAIN t.

@@ -370,7 +370,7 @@ func fromNumber(s string) (any, error) {
 	if len(s) > 4300 {
 		return nil, errors.New("a number is too long")
 	}
-	if strings.IndexAny(s, ".eE") < 0 {
+	if !strings.ContainsAny(s, ".eE") {
 		n, ok := new(big.Int).SetString(s, 10)
 		if !ok {
 			return nil, fmt.Errorf("bad number %q", s)
