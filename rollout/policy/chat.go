@@ -361,8 +361,14 @@ func (c *chatting) envelope(object string, choices any) map[string]any {
 // stream sends plain text as it comes; where calls or thinking may have to be parsed, each sample's message is sent
 // when it is whole.
 func (c *chatting) stream(w http.ResponseWriter, ctx context.Context) error {
+	c.req.mail = newMailbox()
+	jobs, err := c.s.eng.submitAll([]Request{c.req})
+	if err != nil {
+		return err
+	}
 	out, err := newSSE(w)
 	if err != nil {
+		c.s.eng.cancelAll(jobs)
 		return err
 	}
 	n := c.req.Params.N
@@ -377,8 +383,7 @@ func (c *chatting) stream(w http.ResponseWriter, ctx context.Context) error {
 		out.json(first)
 	}
 	use, live := usage{prompt: len(c.req.Prompt)}, len(c.tools) == 0 && c.format == c.s.plain
-	c.req.mail = newMailbox()
-	err = c.s.eng.follow(ctx, []Request{c.req}, c.req.mail, n, func(i int, d *delta) {
+	err = c.s.eng.follow(ctx, jobs, c.req.mail, n, func(i int, d *delta) {
 		if choice := c.chunk(i, tails[i], d, live); choice != nil {
 			out.json(c.envelope("chat.completion.chunk", []any{choice}))
 			out.flush.Flush()

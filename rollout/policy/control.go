@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -148,6 +149,11 @@ func (e *Engine) Score(ctx context.Context, ids []int32) ([]float32, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	for i, v := range got[1:] {
+		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+			return nil, fmt.Errorf("scored token %d has log-prob %v: the weights or the context give no distribution", i+1, v)
+		}
 	}
 	return got, nil
 }

@@ -163,6 +163,9 @@ type modelDecoder struct {
 	results []Result
 }
 
+// minLogprob stands for minus infinity, which JSON cannot say; vLLM writes the same.
+const minLogprob = -9999
+
 func full(err error) error {
 	if errors.Is(err, model.ErrFull) {
 		return ErrFull
@@ -192,7 +195,7 @@ func (d *modelDecoder) Step(work []Work) ([]Result, error) {
 	for _, r := range results {
 		var top []Top
 		for _, t := range r.Top {
-			top = append(top, Top{t.ID, t.Logprob})
+			top = append(top, Top{t.ID, max(t.Logprob, minLogprob)})
 		}
 		d.results = append(d.results, Result{r.Sample, top})
 	}

@@ -13,12 +13,13 @@ import (
 const (
 	headerTimeout = 10 * time.Second // until the request line and headers are in
 	readTimeout   = 60 * time.Second // until the body is in
+	writeTimeout  = 60 * time.Second // for the client to take a reply, or an event of a stream
 	idleTimeout   = 60 * time.Second
 	stopGrace     = 10 * time.Second // for requests in flight when stopping
 )
 
 func (s *Server) httpServer() *http.Server {
-	return &http.Server{Handler: s.Handler(), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+	return &http.Server{Handler: s.Handler(), ReadHeaderTimeout: headerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10, ErrorLog: s.log}
 }
 

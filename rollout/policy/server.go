@@ -130,7 +130,6 @@ func (s *Server) guard(method string, f endpoint) http.Handler {
 			return
 		}
 		defer s.inFlight.Add(-1)
-		r.Body = http.MaxBytesReader(w, r.Body, s.opt.MaxBody)
 		defer func() {
 			if p := recover(); p != nil {
 				if p == http.ErrAbortHandler {
@@ -140,10 +139,33 @@ func (s *Server) guard(method string, f endpoint) http.Handler {
 				s.fail(w, fmt.Errorf("internal error: %v", p))
 			}
 		}()
-		if err := f(w, r); err != nil {
+		err := readBody(w, r, s.opt.MaxBody)
+		if err == nil {
+			err = f(w, r)
+		}
+		if err != nil {
 			s.fail(w, err)
 		}
 	})
+}
+
+// readBody takes the whole body in before the request is worked on, within a time limit that ends with it: the
+// server's own ReadTimeout would go on running and cut off a long generation.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) error {
+	control := http.NewResponseController(w) // its errors: a writer without deadlines, in tests
+	control.SetReadDeadline(time.Now().Add(readTimeout))
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err != nil {
+		return readError(err)
+	}
+	control.SetReadDeadline(time.Time{})
+	r.Body = io.NopCloser(bytes.NewReader(raw))
+	return nil
+}
+
+// writeSoon gives the client a time limit for taking in what is written next.
+func writeSoon(w http.ResponseWriter) {
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
 // fail answers with an error. A stream that has begun reports its own.
@@ -167,6 +189,7 @@ func readError(err error) *apiError {
 }
 
 func writeRaw(w http.ResponseWriter, status int, body []byte) {
+	writeSoon(w)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -32,6 +32,7 @@ func newSSE(w http.ResponseWriter) (*sse, error) {
 func (s *sse) event(f func(b []byte) []byte) {
 	s.buf = append(s.buf[:0], "data: "...)
 	s.buf = append(f(s.buf), "\n\n"...)
+	writeSoon(s.w)
 	s.w.Write(s.buf)
 }
 
@@ -100,13 +101,9 @@ func (t *textTail) push(d *delta, includeStop bool) string {
 	return out
 }
 
-// follow submits requests and calls send with each sample's deltas until all samples are done. Events that came
-// together are sent together: a slow client gets fewer, larger chunks.
-func (e *Engine) follow(ctx context.Context, list []Request, mail *mailbox, samples int, send func(sample int, d *delta)) error {
-	jobs, err := e.submitAll(list)
-	if err != nil {
-		return err
-	}
+// follow calls send with each sample's deltas until all samples are done. Events that came together are sent
+// together: a slow client gets fewer, larger chunks.
+func (e *Engine) follow(ctx context.Context, jobs []*job, mail *mailbox, samples int, send func(sample int, d *delta)) error {
 	deltas := make([]delta, samples)
 	var events []Event
 	for left := samples; left > 0; {
@@ -143,8 +140,14 @@ func (e *Engine) follow(ctx context.Context, list []Request, mail *mailbox, samp
 
 // stream answers a completions request as events.
 func (c *completion) stream(w http.ResponseWriter, ctx context.Context) error {
+	mail := newMailbox()
+	jobs, err := c.s.eng.submitAll(c.requests(mail))
+	if err != nil {
+		return err
+	}
 	out, err := newSSE(w)
 	if err != nil {
+		c.s.eng.cancelAll(jobs)
 		return err
 	}
 	n := c.params.N * len(c.prompts.ids)
@@ -152,11 +155,11 @@ func (c *completion) stream(w http.ResponseWriter, ctx context.Context) error {
 	for i := range tails {
 		tails[i] = c.s.newTextTail(&c.params)
 	}
-	use, mail := usage{}, newMailbox()
+	use := usage{}
 	for _, ids := range c.prompts.ids {
 		use.prompt += len(ids)
 	}
-	err = c.s.eng.follow(ctx, c.requests(mail), mail, n, func(i int, d *delta) {
+	err = c.s.eng.follow(ctx, jobs, mail, n, func(i int, d *delta) {
 		out.event(func(b []byte) []byte { return c.chunk(b, i, tails[i], d) })
 		out.flush.Flush()
 		if d.done != nil {

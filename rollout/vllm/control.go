@@ -160,7 +160,7 @@ func (c *Client) setVersion(ctx context.Context, s *server, version int) error {
 	return err
 }
 
-// ReloadWeights is Sync under a name of its own for one-off use: it does not pause.
+// ReloadWeights is Sync without the pause and without its care for what a failed reload leaves.
 func (c *Client) ReloadWeights(ctx context.Context, dir string, version int) error {
 	return c.each(ctx, func(ctx context.Context, s *server) error {
 		if err := c.reload(ctx, s, dir); err != nil {
