@@ -9,12 +9,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"harness-s/rollout/policy/policytest"
 )
 
 // BenchmarkHTTP is the server's own cost: 64 concurrent requests of 64 -> 64 tokens over a decoder that costs next
 // to nothing.
 func BenchmarkHTTP(b *testing.B) {
-	tok := testTokenizer(b)
+	tok := policytest.Tokenizer(b)
 	d := newFake(b, 300, 1<<20)
 	e := testEngine(b, d, EngineOptions{Tokenizer: tok})
 	s, err := NewServer(e, tok, ServerOptions{Model: "m"})

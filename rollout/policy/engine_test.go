@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"harness-s/rollout/policy/policytest"
 )
 
 const patience = 20 * time.Second
@@ -128,7 +130,7 @@ func TestSharedPrefixIsComputedOnce(t *testing.T) {
 }
 
 func TestStops(t *testing.T) {
-	tok := testTokenizer(t)
+	tok := policytest.Tokenizer(t)
 	d := newFake(t, tok.VocabSize(), 1<<20)
 	e := testEngine(t, d, EngineOptions{Tokenizer: tok})
 	run := func(change func(*Params)) Completion {

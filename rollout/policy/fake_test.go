@@ -3,13 +3,10 @@ package policy
 import (
 	"encoding/binary"
 	"hash/fnv"
-	"strings"
 	"sync/atomic"
 	"testing"
 
 	"harness-s/kernels"
-	"harness-s/model/chat"
-	"harness-s/model/tokenizer"
 )
 
 // fakeDecoder samples by hashing the whole context, the weights and the draw's parameters, so that any mistake of
@@ -145,17 +142,6 @@ func (d *fakeDecoder) Reset() {
 }
 
 func (d *fakeDecoder) Used() float64 { return float64(d.used) / float64(d.room) }
-
-// testTokenizer is small, with the turn tokens of the chat format.
-func testTokenizer(t testing.TB) *tokenizer.Tokenizer {
-	t.Helper()
-	text := strings.Repeat("select the item where name = 'x' and count > 10; the number of rows is seven. ", 20)
-	tok, err := tokenizer.Train(func(yield func(string) bool) { yield(text) }, 320, chat.AddedTokens())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tok
-}
 
 // testEngine runs over a fake decoder and is closed with the test.
 func testEngine(t testing.TB, d *fakeDecoder, opt EngineOptions) *Engine {

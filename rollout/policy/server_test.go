@@ -19,12 +19,13 @@ import (
 	"time"
 
 	"harness-s/internal/testutil"
+	"harness-s/rollout/policy/policytest"
 )
 
 // testServer serves a fake decoder as the recorded server was: model tiny-policy, vocabulary 1024, length 512.
 func testServer(t *testing.T, d *fakeDecoder, opt EngineOptions) (*Server, *httptest.Server) {
 	t.Helper()
-	tok := testTokenizer(t)
+	tok := policytest.Tokenizer(t)
 	opt.Tokenizer, opt.MaxModelLen = tok, 512
 	if opt.Score == nil {
 		opt.Score = func(ids []int32) ([]float32, error) {
