@@ -100,7 +100,7 @@ func (c *chatting) prepare() (err *apiError) {
 	if err = c.s.checkLength(c.req.Prompt, false); err != nil {
 		return err
 	}
-	if c.req.Params, err = b.params(c.s.eng.opt.Vocab, c.s.eng.opt.MaxSeqs); err != nil {
+	if c.req.Params, err = c.s.params(&b.sampling); err != nil {
 		return err
 	}
 	if err = topLogprobs("top_logprobs", b.TopLogprobs); err != nil {

@@ -81,7 +81,7 @@ func (c *completion) check() (err *apiError) {
 	if c.prompts, err = readPrompts(b.Prompt, c.s.tok); err != nil {
 		return err
 	}
-	if c.params, err = b.params(c.s.eng.opt.Vocab, c.s.eng.opt.MaxSeqs); err != nil {
+	if c.params, err = c.s.params(&b.sampling); err != nil {
 		return err
 	}
 	if b.Logprobs != nil {
@@ -123,6 +123,14 @@ func (c *completion) unsupported() *apiError {
 		return badValue("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
 	}
 	return nil
+}
+
+// params checks sampling fields against this server's limits.
+func (s *Server) params(f *sampling) (Params, *apiError) {
+	if len(f.Stop) > 0 && s.tok == nil {
+		return Params{}, noTokenizer("stop")
+	}
+	return f.params(s.eng.opt.Vocab, s.eng.opt.MaxSeqs)
 }
 
 // checkLength refuses ids outside the vocabulary and prompts that leave no room for a token (or, when only
@@ -276,6 +284,9 @@ func appendFinish(b []byte, finish string, out *Completion) []byte {
 
 // text is the decoded sample without what stopped it. An incomplete last character is left out, as in vLLM.
 func (s *Server) text(out *Completion, p *Params, includeStop bool) string {
+	if s.tok == nil {
+		return ""
+	}
 	ids := out.Tokens
 	if out.Finish == "stop" && out.Cut < 0 && !includeStop && len(ids) > 0 {
 		ids = ids[:len(ids)-1] // an end of text or a stop token
@@ -294,7 +305,7 @@ func (s *Server) text(out *Completion, p *Params, includeStop bool) string {
 
 // token is how a token appears in logprobs: its text, "" for part of a character.
 func (s *Server) token(id int32, asID bool) string {
-	if asID {
+	if asID || s.tok == nil {
 		return "token_id:" + strconv.Itoa(int(id))
 	}
 	if b := s.tok.TokenBytes(id); utf8.Valid(b) {

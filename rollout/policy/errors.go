@@ -43,6 +43,11 @@ func unsupported(param string) *apiError {
 	return badValue(param, "%s is not supported by this server; leave it out", param)
 }
 
+// noTokenizer answers text where the model folder has no tokenizer.
+func noTokenizer(param string) *apiError {
+	return badValue(param, "the model folder has no tokenizer.json: this server takes and gives token ids only")
+}
+
 // asAPIError is the answer for an error of the engine.
 func asAPIError(err error) *apiError {
 	var e *apiError

@@ -83,7 +83,7 @@ func (s *Server) generateRequest(body *generateBody) (req Request, err *apiError
 	if err = s.checkPrompt(req.Prompt); err != nil {
 		return req, err
 	}
-	if req.Params, err = body.Sampling.params(s.eng.opt.Vocab, s.eng.opt.MaxSeqs); err != nil {
+	if req.Params, err = s.params(&body.Sampling.sampling); err != nil {
 		return req, err
 	}
 	if k := body.Sampling.Logprobs; k != nil {

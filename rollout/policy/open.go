@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"reflect"
 
 	"harness-s/kernels"
 	"harness-s/model"
+	"harness-s/model/chat"
 	"harness-s/model/tokenizer"
 )
 
@@ -32,10 +35,10 @@ const (
 	DefaultCacheTokens = 131072
 )
 
-// Open loads a Hugging Face folder (config, weights, tokenizer.json) onto a CPU backend of its own and makes a
+// Open loads a Hugging Face folder (config, weights, and tokenizer.json if there is one) onto a CPU backend of its own and makes a
 // server of it. The server owns everything; Serve, the stop of StartLocal, or Close frees it.
 func Open(dir string, opt OpenOptions) (s *Server, err error) {
-	tok, err := tokenizer.Load(dir)
+	tok, err := loadTokenizer(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -119,10 +122,21 @@ func endTokens(m *model.Model, tok *tokenizer.Tokenizer) ([]int32, error) {
 		}
 		return list, nil
 	}
-	if id, ok := tok.ID("<|im_end|>"); ok {
+	if tok == nil {
+		return nil, nil
+	}
+	if id, ok := tok.ID(chat.EOS); ok {
 		return []int32{id}, nil
 	}
 	return nil, nil
+}
+
+// loadTokenizer is nil where the folder has none.
+func loadTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	if _, err := os.Stat(filepath.Join(dir, tokenizer.FileName)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return tokenizer.Load(dir)
 }
 
 // reloader loads a folder beside the model and copies it over only when all of it is sound. The copy needs as much

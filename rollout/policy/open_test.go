@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"harness-s/internal/testutil"
 	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/rollout/policy/policytest"
@@ -187,4 +189,61 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := Open(policytest.TinyModel(t, 1), OpenOptions{Threads: -1, Log: &log}); err == nil {
 		t.Error("minus one thread was accepted")
 	}
+}
+
+// A folder without a tokenizer is served by token ids; greedy decoding follows the reference model's.
+func TestGoldenGreedyWithoutTokenizer(t *testing.T) {
+	shared, ok := testutil.SharedDir(t)
+	if !ok {
+		t.Skip("no golden models here")
+	}
+	golden, err := filepath.Glob(filepath.Join(shared, "data", "golden", "*", "greedy_tokens.npy"))
+	if err != nil || len(golden) == 0 {
+		t.Fatal("no golden continuation")
+	}
+	for _, file := range golden {
+		dir := filepath.Dir(file)
+		prompt, want := readInts(t, filepath.Join(dir, "greedy_prompt.npy")), readInts(t, file)
+		s := openTiny(t, dir, OpenOptions{})
+		url, stop, err := s.StartLocal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": len(want), "temperature": 0, "logprobs": 1, "ignore_eos": true, "return_token_ids": true})
+		_, got, raw := call(t, "POST", url+"/v1/completions", string(body))
+		if choices, ok := got["choices"].([]any); !ok || fmt.Sprint(choices[0].(map[string]any)["token_ids"]) != strings.ReplaceAll(fmt.Sprint(want), ",", "") {
+			t.Errorf("%s: %s\nwant ids %v", dir, raw, want)
+		}
+		for path, body := range map[string]string{"/v1/completions": `{"prompt":"text"}`, "/tokenize": `{"prompt":"text"}`, "/inference/v1/generate": `{"token_ids":[1],"sampling_params":{"stop":"x"}}`} {
+			if status, _, raw := call(t, "POST", url+path, body); status != 400 || !strings.Contains(raw, "tokenizer.json") {
+				t.Errorf("%s with text: %d %s", path, status, raw)
+			}
+		}
+	}
+}
+
+// readInts reads a little-endian .npy of int32 or int64.
+func readInts(t *testing.T, path string) []int64 {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := 10 + int(binary.LittleEndian.Uint16(raw[8:]))
+	head, data := string(raw[10:start]), raw[start:]
+	var out []int64
+	switch {
+	case strings.Contains(head, "<i8"):
+		for ; len(data) >= 8; data = data[8:] {
+			out = append(out, int64(binary.LittleEndian.Uint64(data)))
+		}
+	case strings.Contains(head, "<i4"):
+		for ; len(data) >= 4; data = data[4:] {
+			out = append(out, int64(int32(binary.LittleEndian.Uint32(data))))
+		}
+	default:
+		t.Fatalf("%s: %s", path, head)
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -20,6 +21,9 @@ func readPrompts(raw json.RawMessage, tok *tokenizer.Tokenizer) (prompts, *apiEr
 		return prompts{}, missing
 	}
 	var p prompts
+	if tok == nil && bytes.IndexByte(raw, '"') >= 0 {
+		return p, noTokenizer("prompt")
+	}
 	if raw[0] != '[' {
 		var text string
 		if err := json.Unmarshal(raw, &text); err != nil {

@@ -41,7 +41,7 @@ type ServerOptions struct {
 // Server speaks vLLM's HTTP API over an engine.
 type Server struct {
 	eng      *Engine
-	tok      *tokenizer.Tokenizer
+	tok      *tokenizer.Tokenizer // nil: ids only
 	opt      ServerOptions
 	log      *log.Logger
 	started  int64
@@ -53,10 +53,10 @@ type Server struct {
 	closeErr error
 }
 
-// NewServer wires a server; it does not listen.
+// NewServer wires a server; it does not listen. Without a tokenizer (nil) it takes and gives token ids only.
 func NewServer(eng *Engine, tok *tokenizer.Tokenizer, opt ServerOptions) (*Server, error) {
-	if opt.Model == "" || tok == nil {
-		return nil, errors.New("policy server: a model name and a tokenizer are needed")
+	if opt.Model == "" {
+		return nil, errors.New("policy server: a model name is needed")
 	}
 	if opt.MaxBody <= 0 {
 		opt.MaxBody = 16 << 20
@@ -66,6 +66,10 @@ func NewServer(eng *Engine, tok *tokenizer.Tokenizer, opt ServerOptions) (*Serve
 		opt.Log = io.Discard
 	}
 	s := &Server{eng: eng, tok: tok, opt: opt, log: log.New(opt.Log, "policy server: ", log.LstdFlags), started: time.Now().Unix()}
+	if tok == nil {
+		s.log.Print("no tokenizer: token ids only")
+		return s, nil
+	}
 	var err error
 	if s.plain, err = chat.NewRenderer(tok, false); err == nil {
 		s.thinking, err = chat.NewRenderer(tok, true)

@@ -54,7 +54,7 @@ type delta struct {
 
 // textTail turns a sample's tokens into text to send, holding back what may still become a stop string.
 type textTail struct {
-	stream *tokenizer.Stream
+	stream *tokenizer.Stream // nil without a tokenizer: no text
 	text   []byte
 	sent   int
 	hold   int  // bytes held back until the end
@@ -63,7 +63,10 @@ type textTail struct {
 }
 
 func (s *Server) newTextTail(p *Params) *textTail {
-	t := &textTail{stream: s.tok.NewStream(p.SkipSpecial)}
+	t := &textTail{}
+	if s.tok != nil {
+		t.stream = s.tok.NewStream(p.SkipSpecial)
+	}
 	for _, stop := range p.Stop {
 		t.hold = max(t.hold, len(stop)-1)
 	}
@@ -72,6 +75,9 @@ func (s *Server) newTextTail(p *Params) *textTail {
 
 // push takes a delta and returns the text that is now certain.
 func (t *textTail) push(d *delta, includeStop bool) string {
+	if t.stream == nil {
+		return ""
+	}
 	ids := d.ids
 	end := d.done
 	if end != nil && end.Finish == "stop" && end.Cut < 0 && !includeStop && len(ids) > 0 {

@@ -20,6 +20,9 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkModel(body.Model); err != nil {
 		return err
 	}
+	if s.tok == nil {
+		return noTokenizer("")
+	}
 	var ids []int32
 	switch {
 	case body.Prompt != nil:
@@ -56,6 +59,9 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	}
 	if err := s.checkModel(body.Model); err != nil {
 		return err
+	}
+	if s.tok == nil {
+		return noTokenizer("")
 	}
 	ids, err := readIDs(body.Tokens, "body.tokens")
 	if err != nil {
