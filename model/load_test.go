@@ -297,11 +297,27 @@ func TestScore(t *testing.T) {
 	if len(f.Tensors()) != len(m.params) {
 		t.Errorf("%d gradients of %d", len(f.Tensors()), len(m.params))
 	}
+	// Two weights of 3e38 add up to infinity: no gradient file then.
+	m.ZeroGrad()
+	over := strings.Repeat(`{"id":0,"token_ids":[1,2],"weights":[null,3e38]}`+"\n", 2)
+	if err := m.Score(strings.NewReader(over), io.Discard, ScoreOptions{Grad: true}); err != nil {
+		t.Fatal(err)
+	}
+	infinite := filepath.Join(t.TempDir(), "g.safetensors")
+	if err := m.WriteGrads(infinite); err == nil || !strings.Contains(err.Error(), `tensor "`) {
+		t.Errorf("gradients that are not finite: error %v", err)
+	}
+	if _, err := os.Stat(infinite); err == nil {
+		t.Error("gradients that are not finite were written")
+	}
 	for bad, want := range map[string]string{
 		`{`: "line 2", `{"id":1}`: `"token_ids" is missing`, `{"token_ids":[1]}`: `"id" is missing`,
 		`{"id":1,"token_ids":[]}`: "empty", `{"id":1,"token_ids":[61]}`: "token_ids[0] = 61",
 		`{"id":1,"token_ids":[1,2],"weights":[1]}`: "1 weights for 2", `{"id":1,"token_ids":[1.5]}`: "line 2",
 		`{"id":1,"token_ids":[1],"x":2}`: `"x"`, `{"id":1,"token_ids":[1]} 2`: "after the JSON object",
+		`{"id":1,"token_ids":[1,null]}`: "token_ids[1] is null", `{"id":1,"token_ids":[1,2],"weights":[0,null]}`: "weights[1] is null",
+		`{"id":1,"Token_Ids":[1]}`: `unknown key "Token_Ids"`, `{"id":1,"token_ids":[1],"token_ids":[2]}`: "stands twice",
+		"{\"id\":\"\xff\",\"token_ids\":[1]}":       "UTF-8",
 		`{"id":1,"token_ids":[1],"weights":[1e99]}`: "weights", `{"id":1,"token_ids":[99999999999]}`: "token_ids",
 		strings.Repeat(" ", 5000): "longer than 4096 bytes",
 	} {

@@ -10,6 +10,8 @@ import (
 	"math"
 	"strconv"
 
+	"harness-s/internal/strictjson"
+	"harness-s/kernels"
 	"harness-s/model/safetensors"
 )
 
@@ -87,13 +89,8 @@ func (m *Model) Score(in io.Reader, out io.Writer, opt ScoreOptions) error {
 
 func (m *Model) parseScoreLine(raw []byte) (scoreLine, error) {
 	var l scoreLine
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&l); err != nil {
-		return l, fmt.Errorf("want {\"id\", \"token_ids\", \"weights\"?}: %w", err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return l, errors.New("text after the JSON object")
+	if err := strictjson.Decode(raw, &l, "weights[0]"); err != nil { // entry 0 is ignored, whatever it is
+		return l, err
 	}
 	switch {
 	case l.ID == nil:
@@ -161,16 +158,34 @@ func writeScore(w io.Writer, id json.RawMessage, logp, entropy []float32) error 
 	return err
 }
 
-// WriteGrads writes the gradients as a safetensors file: the checkpoint's names and shapes, fp32, every text tensor.
+// WriteGrads writes the gradients as a safetensors file: the checkpoint's names and shapes, fp32, every text tensor. A
+// gradient that is not finite is an error that names its tensor, and nothing is written.
 func (m *Model) WriteGrads(path string) error {
 	var entries []safetensors.Entry
 	for i := range m.params {
 		p := &m.params[i]
+		if err := m.finite(p.Grad); err != nil {
+			return fmt.Errorf("write gradients: tensor %q: %w; check the weights given and the model's", p.Name, err)
+		}
 		entries = append(entries, m.entry(p.Name, p.Shape, p.Grad, safetensors.F32))
 	}
 	safetensors.SortEntries(entries)
 	if err := safetensors.WriteFile(path, map[string]string{"format": "pt"}, entries); err != nil {
 		return fmt.Errorf("write gradients: %w", err)
+	}
+	return nil
+}
+
+func (m *Model) finite(b kernels.Buffer) error {
+	values := make([]float32, b.Len())
+	m.be.Download(values, b)
+	if err := m.be.Sync(); err != nil {
+		return err
+	}
+	for i, v := range values {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return fmt.Errorf("element %d is %g", i, v)
+		}
 	}
 	return nil
 }

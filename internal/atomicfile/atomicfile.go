@@ -4,12 +4,14 @@ package atomicfile
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
 
 // Write puts data into path: written to a temporary file in the same folder, fsynced, renamed over path, and the
-// folder fsynced. On an error path is unchanged and nothing is left beside it.
+// folder fsynced. On an error path is unchanged and nothing is left beside it. A path that names something other than
+// a file, such as a folder or a device, is an error: a rename would put a file in its place.
 func Write(path string, data []byte) error {
 	return WriteFunc(path, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -20,15 +22,18 @@ func Write(path string, data []byte) error {
 // WriteFunc is Write for content that fill produces.
 func WriteFunc(path string, fill func(io.Writer) error) (err error) {
 	dir := filepath.Dir(path)
+	if old, err := os.Stat(path); err == nil && !old.Mode().IsRegular() {
+		return fmt.Errorf("write %s: it is not a regular file; give another name", path)
+	}
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".tmp-*")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return fmt.Errorf("write %s: make a file in its folder: %w", path, cause(err))
 	}
 	defer func() {
 		if err != nil {
 			f.Close()
 			os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", path, err)
+			err = fmt.Errorf("write %s: %w", path, cause(err))
 		}
 	}()
 	if err := fill(f); err != nil {
@@ -47,6 +52,18 @@ func WriteFunc(path string, fill func(io.Writer) error) (err error) {
 		return err
 	}
 	return SyncDir(dir)
+}
+
+// cause drops the temporary file's name from an error of the file itself: the caller knows another. What fill wraps
+// stays as it is.
+func cause(err error) error {
+	switch e := err.(type) {
+	case *fs.PathError:
+		return e.Err
+	case *os.LinkError:
+		return e.Err
+	}
+	return err
 }
 
 // SyncDir makes renames and removals in dir durable.

@@ -3,8 +3,10 @@ package atomicfile
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -36,5 +38,28 @@ func TestWriteReplacesOrLeavesAlone(t *testing.T) {
 	}
 	if err := Write(filepath.Join(dir, "no", "such"), nil); err == nil {
 		t.Fatal("a missing folder must be an error")
+	}
+}
+
+func TestWriteRefusesOtherThings(t *testing.T) {
+	dir := t.TempDir()
+	folder, device := filepath.Join(dir, "folder"), filepath.Join(dir, "device")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(os.DevNull, device); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{folder, device} {
+		if err := Write(path, []byte("x")); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: error %v", path, err)
+		}
+	}
+	absent := filepath.Join(dir, "no", "such")
+	if err := Write(absent, nil); err == nil || strings.Contains(err.Error(), "tmp-") || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v, want the cause without the temporary name", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 2 {
+		t.Errorf("files left behind: %v", left)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"harness-s/internal/strictjson"
 )
 
 // maxLineBytes bounds one line of RunTokenize's input.
@@ -48,6 +50,9 @@ func RunTokenize(t *Tokenizer, r io.Reader, w io.Writer) error {
 		}
 	}
 	if err := in.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("longer than %d bytes", maxLineBytes)
+		}
 		return errors.Join(fmt.Errorf("tokenize: line %d: %w", line+1, err), out.Flush())
 	}
 	return out.Flush()
@@ -55,7 +60,7 @@ func RunTokenize(t *Tokenizer, r io.Reader, w io.Writer) error {
 
 func answerLine(t *Tokenizer, data []byte) (lineOut, error) {
 	var q lineIn
-	if err := strict(data, &q); err != nil {
+	if err := strictjson.Decode(data, &q); err != nil {
 		return lineOut{}, err
 	}
 	if (q.Text == nil) == (q.IDs == nil) {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"harness-s/internal/strictjson"
 )
 
 // FileName is the tokenizer's file in a Hugging Face folder.
@@ -145,7 +147,7 @@ func strict(data []byte, into any) error {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return errors.New("the JSON ends too early (a truncated file?)")
 		}
-		return fmt.Errorf("at byte %d: %w", d.InputOffset(), err)
+		return fmt.Errorf("at byte %d: %w", d.InputOffset(), strictjson.Explain(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return fmt.Errorf("more text after the JSON value, at byte %d", d.InputOffset())

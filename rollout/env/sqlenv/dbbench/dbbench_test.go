@@ -60,6 +60,8 @@ func TestLoadRowsErrors(t *testing.T) {
 		{`{`, "bad JSON"},
 		{`[]`, "bad JSON"},
 		{``, "empty line"},
+		{`{"description":5}`, `key "description": got number, want a text`},
+		{strings.Repeat("x", maxLine+1), "longer than"},
 		{good + "{}", "text after"},
 		{`{"type":["other"]}`, `"description" is missing`},
 		{row("other", `["x"]`, `[["1"]]`, ""), "row 0): 1 cells for 2 columns"},

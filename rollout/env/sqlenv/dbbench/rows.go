@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 
+	"harness-s/internal/strictjson"
 	"harness-s/rollout/env/sqlenv"
 	"harness-s/rollout/env/sqlenv/pylit"
 )
@@ -111,6 +112,9 @@ func eachLine(r io.Reader, name string, f func(line []byte, index int) error) er
 		}
 	}
 	if err := sc.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("longer than %d bytes", maxLine)
+		}
 		return fmt.Errorf("%s:%d: %w", name, i+1, err)
 	}
 	return nil
@@ -167,11 +171,11 @@ func parseRow(line []byte) (*Row, error) {
 	return r, nil
 }
 
-// decodeOne reads exactly one JSON value. Go's decoder names the key of a type mismatch.
+// decodeOne reads exactly one JSON value.
 func decodeOne(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(v); err != nil {
-		return fmt.Errorf("bad JSON: %w", err)
+		return fmt.Errorf("bad JSON: %w", strictjson.Explain(err))
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return errors.New("text after the JSON object")
@@ -208,10 +212,10 @@ func (r *Row) readTables(data json.RawMessage) error {
 	if data[0] != '[' {
 		list = make([]rawTable, 1)
 		if err := json.Unmarshal(data, &list[0]); err != nil {
-			return fmt.Errorf(`key "table": %w`, err)
+			return fmt.Errorf(`key "table": %w`, strictjson.Explain(err))
 		}
 	} else if err := json.Unmarshal(data, &list); err != nil {
-		return fmt.Errorf(`key "table": %w`, err)
+		return fmt.Errorf(`key "table": %w`, strictjson.Explain(err))
 	}
 	if len(list) == 0 || len(list) > maxTables {
 		return fmt.Errorf(`key "table": %d tables, want 1 to %d`, len(list), maxTables)
