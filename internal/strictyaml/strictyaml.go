@@ -24,6 +24,12 @@ import (
 // MaxDepth bounds the nesting of a document.
 const MaxDepth = 32
 
+const (
+	maxProblems = 20 // reported of one document
+	// maxOpen bounds the brackets open at once, those in text included. The parser's time grows with the square of it.
+	maxOpen = 1000
+)
+
 // Problem is one fault and its place. Line and Col count from 1; 0 means the whole file.
 type Problem struct {
 	File string
@@ -83,7 +89,30 @@ func Decode(file string, data []byte, into any) (*Doc, []Problem) {
 	if body != nil {
 		d.value(body, reflect.ValueOf(into).Elem(), "", 0)
 	}
+	if more := len(d.problems) - maxProblems; more > 0 {
+		d.problems = append(d.problems[:maxProblems], Problem{File: file, Text: fmt.Sprintf("and %d more problems", more)})
+	}
 	return d.doc, d.problems
+}
+
+// tooDeep is a problem at the bracket that opens one level too many.
+func tooDeep(file string, data []byte) *Problem {
+	open, line, col := 0, 1, 0
+	for _, c := range data {
+		col++
+		switch c {
+		case '\n':
+			line, col = line+1, 0
+		case '[', '{':
+			open++
+		case ']', '}':
+			open = max(open-1, 0)
+		}
+		if open > maxOpen {
+			return &Problem{file, line, col, fmt.Sprintf("more than %d brackets are open", maxOpen)}
+		}
+	}
+	return nil
 }
 
 // goccy's messages begin with "[line:column] " and go on with an excerpt over several lines.
@@ -95,6 +124,9 @@ func parse(file string, data []byte) (body ast.Node, problem *Problem) {
 			problem = &Problem{File: file, Text: fmt.Sprintf("not valid YAML: parser failed: %v", r)}
 		}
 	}()
+	if p := tooDeep(file, data); p != nil {
+		return nil, p
+	}
 	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")

@@ -112,3 +112,16 @@ func FuzzDecode(f *testing.F) {
 		Decode("fuzz", data, &got) // must neither panic nor hang
 	})
 }
+
+// TestDecodeBoundsHostileText: the parser takes seconds over 64 KiB of brackets, and a flood of problems helps nobody.
+func TestDecodeBoundsHostileText(t *testing.T) {
+	var x outer
+	_, problems := Decode("a.yaml", []byte("tags: [x]\nargs: "+strings.Repeat("[{a: ", 30000)), &x)
+	if len(problems) != 1 || problems[0].Line != 2 || !strings.Contains(problems[0].Text, "brackets") {
+		t.Errorf("brackets: %v", problems)
+	}
+	_, problems = Decode("a.yaml", []byte(strings.Repeat("nope: 1\n", 100)), &x)
+	if len(problems) != maxProblems+1 || !strings.Contains(problems[maxProblems].Text, "more problems") {
+		t.Errorf("flood: %d problems, the last %v", len(problems), problems[len(problems)-1])
+	}
+}

@@ -5,6 +5,7 @@ package config
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // Read fills the struct into points to, which holds the defaults, from a YAML file and then from overrides of
 // the form a.b=c. An error names the file, line and key; the struct is then not to be used.
 func Read(path string, overrides []string, into any) error {
-	data, err := os.ReadFile(path)
+	data, err := read(path)
 	if err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
@@ -23,6 +24,22 @@ func Read(path string, overrides []string, into any) error {
 		return err
 	}
 	return Override(overrides, into)
+}
+
+// maxBytes bounds a config file; what is larger is another file given by mistake.
+const maxBytes = 1 << 20
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && len(data) > maxBytes {
+		err = fmt.Errorf("%s: larger than %d bytes: no config", path, maxBytes)
+	}
+	return data, err
 }
 
 // Parse is Read of bytes; name stands for the file in messages.
