@@ -41,7 +41,11 @@ func (c *doctorCmd) Run(ctx context.Context) error {
 	if c.Endpoint != "" {
 		findings = append(findings, checkEndpoint(ctx, c.Endpoint)...)
 	}
-	return reportFindings(os.Stdout, findings, c.JSON)
+	w := os.Stderr
+	if c.JSON {
+		w = os.Stdout
+	}
+	return reportFindings(w, findings, c.JSON)
 }
 
 func reportFindings(w io.Writer, findings []finding, asJSON bool) error {

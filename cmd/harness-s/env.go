@@ -30,7 +30,7 @@ func (c *envCheckCmd) Run(ctx context.Context) error {
 	if c.JSON {
 		return printJSON(os.Stdout, report)
 	}
-	fmt.Printf("tier sqlite: %d rows, gold passes %d, no-op %d, spoiled %d; rows whose gold fails: %v\n",
+	fmt.Fprintf(os.Stderr, "tier sqlite: %d rows, gold passes %d, no-op %d, spoiled %d; rows whose gold fails: %v\n",
 		report.Rows, report.GoldPass, report.NoopPass, report.SpoiledPass, report.FailedRows)
 	return nil
 }

@@ -37,6 +37,9 @@ func (c *evalCmd) Run(ctx context.Context) error {
 		Harness: c.Harness, K: c.K, Split: c.Split, Tasks: c.Tasks,
 		Out: os.Stderr, Terminal: term.IsTerminal(int(os.Stderr.Fd())),
 	}
+	if c.K < 1 || c.Tasks < 0 {
+		return usagef("eval: --k at least 1, --tasks at least 0")
+	}
 	if c.Config != "" {
 		cfg, err := trainer.LoadConfig(c.Config, c.Set)
 		if err != nil {
@@ -51,7 +54,7 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	if c.JSON {
 		return printJSON(os.Stdout, result)
 	}
-	printScores(os.Stdout, result)
+	printScores(os.Stderr, result)
 	return nil
 }
 

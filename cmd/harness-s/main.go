@@ -63,12 +63,21 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "harness-s:", err)
 		return exitUsage
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
-	k.BindTo(ctx, (*context.Context)(nil))
-	return exitCode(ctx, k.Run())
+	// A command whose Run takes a context ends in order when interrupted; any other is ended by the signal itself. So is
+	// the former by a second signal.
+	ctx, stop := context.Background(), func() {}
+	defer func() { stop() }()
+	err = k.BindToProvider(func() (context.Context, error) {
+		ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		context.AfterFunc(ctx, stop)
+		return ctx, nil
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "harness-s:", err)
+		return exitFailed
+	}
+	err = k.Run()
+	return exitCode(ctx, err)
 }
 
 func exitCode(ctx context.Context, err error) int {

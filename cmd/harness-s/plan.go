@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"sort"
 	"strings"
@@ -28,7 +27,7 @@ var gpus = map[string]trainer.Device{
 }
 
 // Run prints the estimate.
-func (c *planCmd) Run(context.Context) error {
+func (c *planCmd) Run() error {
 	if c.Tokens < 1 {
 		return usagef("plan: --tokens must be at least 1")
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -31,7 +30,7 @@ type poolEntry struct {
 }
 
 // Run lists the harnesses, or every problem with its place.
-func (c *poolCheckCmd) Run(context.Context) error {
+func (c *poolCheckCmd) Run() error {
 	pool, problems := harness.CheckPool(c.Dir, sqlenv.New(sqlenv.Options{}).Tools())
 	r := poolReport{Problems: []string{}, Harnesses: []poolEntry{}}
 	for _, p := range problems {
@@ -60,6 +59,6 @@ func (r poolReport) print() {
 		fmt.Fprintln(os.Stderr, p)
 	}
 	for _, h := range r.Harnesses {
-		fmt.Printf("%-14s %.12s  %s\n", h.ID, h.Hash, h.Direction)
+		fmt.Fprintf(os.Stderr, "%-14s %.12s  %s\n", h.ID, h.Hash, h.Direction)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -15,7 +14,7 @@ type routeCmd struct {
 }
 
 // Run prints the ranking of the pool for a task and what it rests on.
-func (c *routeCmd) Run(context.Context) error {
+func (c *routeCmd) Run() error {
 	route, err := trainer.Explain(c.RunDir, c.Task)
 	if err != nil {
 		return err
@@ -23,10 +22,10 @@ func (c *routeCmd) Run(context.Context) error {
 	if c.JSON {
 		return printJSON(os.Stdout, route)
 	}
-	fmt.Printf("task %s (%s), router statistics of step %d\n", route.Task, route.Kind, route.Step)
-	fmt.Printf("%4s  %-14s %9s %14s %14s\n", "rank", "harness", "estimate", "this kind", "all kinds")
+	fmt.Fprintf(os.Stderr, "task %s (%s), router statistics of step %d\n", route.Task, route.Kind, route.Step)
+	fmt.Fprintf(os.Stderr, "%4s  %-14s %9s %14s %14s\n", "rank", "harness", "estimate", "this kind", "all kinds")
 	for _, e := range route.Ranking {
-		fmt.Printf("%4d  %-14s %9.3f %8d/%-5d %8d/%-5d\n", e.Rank, e.Harness, e.Score, e.KindWins, e.KindTries, e.Wins, e.Tries)
+		fmt.Fprintf(os.Stderr, "%4d  %-14s %9.3f %8d/%-5d %8d/%-5d\n", e.Rank, e.Harness, e.Score, e.KindWins, e.KindTries, e.Wins, e.Tries)
 	}
 	return nil
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 
+	"harness-s/internal/atomicfile"
 	"harness-s/kernels"
 	"harness-s/model"
 )
@@ -21,7 +21,10 @@ type scoreCmd struct {
 }
 
 // Run scores lines on stdin or a file; results go to stdout.
-func (c *scoreCmd) Run(context.Context) (err error) {
+func (c *scoreCmd) Run() (err error) {
+	if c.Threads < 0 || c.Threads > 512 {
+		return usagef("score: --threads 0 to 512")
+	}
 	if c.DType != "fp32" {
 		return usagef("score: --dtype %s needs the cuda backend; cpu computes in fp32", c.DType)
 	}
@@ -40,6 +43,11 @@ func (c *scoreCmd) Run(context.Context) (err error) {
 		return err
 	}
 	defer in.Close()
+	if c.Grad != "" {
+		if err := atomicfile.Check(c.Grad); err != nil {
+			return fmt.Errorf("score: --grad: %w", err)
+		}
+	}
 	if err := m.Score(in, os.Stdout, model.ScoreOptions{Grad: c.Grad != ""}); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 
 	"harness-s/model/tokenizer"
@@ -12,7 +11,7 @@ type tokenizeCmd struct {
 }
 
 // Run answers lines of stdin: {"text","special"} or {"ids"}.
-func (c *tokenizeCmd) Run(context.Context) error {
+func (c *tokenizeCmd) Run() error {
 	t, err := tokenizer.Load(c.Model)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@
 package atomicfile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -22,12 +23,9 @@ func Write(path string, data []byte) error {
 // WriteFunc is Write for content that fill produces.
 func WriteFunc(path string, fill func(io.Writer) error) (err error) {
 	dir := filepath.Dir(path)
-	if old, err := os.Stat(path); err == nil && !old.Mode().IsRegular() {
-		return fmt.Errorf("write %s: it is not a regular file; give another name", path)
-	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".tmp-*")
+	f, err := create(path)
 	if err != nil {
-		return fmt.Errorf("write %s: make a file in its folder: %w", path, cause(err))
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -52,6 +50,27 @@ func WriteFunc(path string, fill func(io.Writer) error) (err error) {
 		return err
 	}
 	return SyncDir(dir)
+}
+
+// Check says whether path can be written at all, before the work whose result goes there. It leaves nothing behind.
+func Check(path string) error {
+	f, err := create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// create makes the temporary file of path.
+func create(path string) (*os.File, error) {
+	if old, err := os.Stat(path); err == nil && !old.Mode().IsRegular() {
+		return nil, fmt.Errorf("write %s: it is not a regular file; give another name", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
+	if err != nil {
+		return nil, fmt.Errorf("write %s: make a file in its folder: %w", path, cause(err))
+	}
+	return f, nil
 }
 
 // cause drops the temporary file's name from an error of the file itself: the caller knows another. What fill wraps

@@ -54,10 +54,16 @@ func TestWriteRefusesOtherThings(t *testing.T) {
 		if err := Write(path, []byte("x")); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: error %v", path, err)
 		}
+		if Check(path) == nil {
+			t.Errorf("%s: the check finds nothing", path)
+		}
 	}
 	absent := filepath.Join(dir, "no", "such")
 	if err := Write(absent, nil); err == nil || strings.Contains(err.Error(), "tmp-") || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v, want the cause without the temporary name", err)
+	}
+	if err := Check(filepath.Join(dir, "new")); err != nil {
+		t.Error(err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 2 {
 		t.Errorf("files left behind: %v", left)
