@@ -40,7 +40,8 @@ type Folder struct {
 
 var subfolders = []string{"pool", "rollouts", "router", "checkpoints", "sync"}
 
-// Open makes or takes over the folder dir. Without resume it must not hold a run yet; with resume it must.
+// Open makes or takes over the folder dir. Without resume it must not hold a run yet, or parts of one; with resume it
+// must.
 func Open(dir string, resume bool) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("open run folder: %w", err)
@@ -56,6 +57,8 @@ func Open(dir string, resume bool) (*Folder, error) {
 		err = fmt.Errorf("open run folder: %w", err)
 	case used && !resume:
 		err = fmt.Errorf("run folder %s holds a run already: continue it with --resume, or choose another with --run", dir)
+	case !used && f.leftovers() != "":
+		err = fmt.Errorf("run folder %s has %s of a run but no config.yaml: put that file back, or choose another folder with --run", dir, f.leftovers())
 	case !used && resume:
 		err = fmt.Errorf("run folder %s holds no run to resume (no config.yaml)", dir)
 	default:
@@ -71,6 +74,16 @@ func Open(dir string, resume bool) (*Folder, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// leftovers names what a run has written into the folder: a new run would mix with it, or continue from it by mistake.
+func (f *Folder) leftovers() string {
+	for _, pattern := range []string{"metrics.jsonl", "checkpoints/step_*", "rollouts/*.zst", "summary.json"} {
+		if found, err := fs.Glob(os.DirFS(f.Dir), pattern); err == nil && len(found) > 0 {
+			return found[0]
+		}
+	}
+	return ""
 }
 
 // acquire takes the folder's lock, which the system drops when the process ends, however it ends.

@@ -132,3 +132,25 @@ func TestPutStepIsWholeOrAbsent(t *testing.T) {
 		t.Fatalf("after pruning: %v", steps)
 	}
 }
+
+// TestLeftovers: a run that lost its config.yaml is neither begun anew nor overwritten.
+func TestLeftovers(t *testing.T) {
+	for _, name := range []string{"checkpoints/step_2/state.json", "rollouts/step_000001.jsonl.zst", "metrics.jsonl"} {
+		f := open(t)
+		f.Close()
+		if err := os.MkdirAll(filepath.Dir(f.Path(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(f.Path(name), []byte("precious"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, resume := range []bool{false, true} {
+			if _, err := Open(f.Dir, resume); err == nil || !strings.Contains(err.Error(), "no config.yaml") {
+				t.Errorf("%s, resume %v: error %v", name, resume, err)
+			}
+		}
+		if got, _ := os.ReadFile(f.Path(name)); string(got) != "precious" {
+			t.Errorf("%s was changed to %q", name, got)
+		}
+	}
+}
