@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -108,6 +109,16 @@ func readMetrics(path string) ([]metricsLine, error) {
 // score is one harness's entry of summary.json, whatever k it was taken with.
 type score map[string]json.RawMessage
 
+// name is the first name that begins so.
+func (s score) name(prefix string) string {
+	for _, name := range sortedKeys(s) {
+		if strings.HasPrefix(name, prefix) {
+			return name
+		}
+	}
+	return prefix
+}
+
 // prefixed is the first number whose name begins so ("avg@"); NaN without one.
 func (s score) prefixed(prefix string) float64 {
 	for _, name := range sortedKeys(s) {
@@ -165,7 +176,7 @@ func tiles(s *summary, lines []metricsLine) []tile {
 			if math.IsNaN(after) {
 				continue
 			}
-			out = append(out, tile{"Avg under " + id, percent(after), "before: " + percent(before)})
+			out = append(out, tile{s.After[id].name("avg@") + " under " + id, percent(after), "before: " + percent(before)})
 		}
 		if s.RescueRate != nil {
 			out = append(out, tile{"Rescue rate", percent(*s.RescueRate), "base groups that failed whole"})
@@ -307,10 +318,11 @@ func readLog(path string, limit int) ([]*rollout.Record, error) {
 	return out, err
 }
 
-// addRollouts fills the kind table from the last evaluation and the samples from the last training step.
+// addRollouts fills the kind table from the last evaluation and the samples from the training steps.
 func (p *page) addRollouts(dir string, logs []rolloutLog) error {
 	text := openDecoder(dir)
-	var lastStep, lastEval *rolloutLog
+	var steps []rolloutLog
+	var lastEval *rolloutLog
 	for i := range logs {
 		l := &logs[i]
 		if p.Live && l.label == "step" {
@@ -319,7 +331,7 @@ func (p *page) addRollouts(dir string, logs []rolloutLog) error {
 		switch l.label {
 		case "step":
 			if l.step > 0 {
-				lastStep = l
+				steps = append(steps, *l)
 			}
 		case "before", "eval", "after":
 			lastEval = l
@@ -332,19 +344,40 @@ func (p *page) addRollouts(dir string, logs []rolloutLog) error {
 		}
 		p.Kinds = countKinds(fmt.Sprintf("held-out attempts, evaluation %q at step %d; the small figure is their number", lastEval.label, lastEval.step), attempts(records))
 	}
-	if lastStep == nil {
+	if len(steps) == 0 {
 		return nil
 	}
-	records, err := readLog(lastStep.path, 0)
+	picked, err := sampleStep(steps)
 	if err != nil {
 		return err
 	}
-	for i, r := range pickSamples(records, maxSamples) {
+	for i, r := range picked {
 		s := newSample(r, text)
 		s.Open = i == 0
 		p.Samples = append(p.Samples, s)
 	}
 	return nil
+}
+
+// lookBack is how many steps the samples may be old: the last one often has no rescue left to show.
+const lookBack = 30
+
+// sampleStep picks from the newest step that has a rescued success, or from the newest.
+func sampleStep(steps []rolloutLog) ([]*rollout.Record, error) {
+	var newest []*rollout.Record
+	for i := len(steps) - 1; i >= 0 && i >= len(steps)-lookBack; i-- {
+		records, err := readLog(steps[i].path, 0)
+		if err != nil {
+			return nil, err
+		}
+		if newest == nil {
+			newest = records
+		}
+		if slices.ContainsFunc(records, func(r *rollout.Record) bool { return r.Phase == "rescue" && r.Success }) {
+			return pickSamples(records, maxSamples), nil
+		}
+	}
+	return pickSamples(newest, maxSamples), nil
 }
 
 func attempts(records []*rollout.Record) []attempt {

@@ -46,6 +46,20 @@ func niceAxis(lo, hi float64, n int) axis {
 	return a
 }
 
+// within ends the axis at the data, with the ticks that lie there.
+func (a axis) within(lo, hi float64) axis {
+	if !(hi > lo) {
+		return a
+	}
+	in := axis{lo: lo, hi: hi}
+	for _, t := range a.ticks {
+		if t >= lo && t <= hi {
+			in.ticks = append(in.ticks, t)
+		}
+	}
+	return in
+}
+
 func bounds(all []series, pick func(series) []float64) (lo, hi float64, ok bool) {
 	lo, hi = math.Inf(1), math.Inf(-1)
 	for _, s := range all {
@@ -68,7 +82,7 @@ func lineChart(title string, floor float64, all ...series) template.HTML {
 	if !math.IsNaN(floor) {
 		ylo, yhi = math.Min(ylo, floor), math.Max(yhi, floor)
 	}
-	x, y := niceAxis(xlo, xhi, 5), niceAxis(ylo, yhi, 4)
+	x, y := niceAxis(xlo, xhi, 5).within(xlo, xhi), niceAxis(ylo, yhi, 4)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<figure class="chart"><figcaption>%s</figcaption>`, template.HTMLEscapeString(title))
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`, chartW, chartH, template.HTMLEscapeString(title))

@@ -17,6 +17,13 @@ func TestNiceAxisCoversItsData(t *testing.T) {
 	}
 }
 
+func TestAxisEndsAtTheData(t *testing.T) {
+	a := niceAxis(0, 61, 5).within(0, 61)
+	if a.lo != 0 || a.hi != 61 || len(a.ticks) != 4 || a.ticks[3] != 60 {
+		t.Errorf("axis %+v", a)
+	}
+}
+
 func TestLineChartIsWellFormedAndSkipsGaps(t *testing.T) {
 	svg := string(lineChart("reward <mean>", 0,
 		series{"h0", []float64{1, 2, 3, 4}, []float64{0.1, math.NaN(), 0.3, 0.4}},
