@@ -15,18 +15,17 @@ type streamOptions struct {
 
 type completionBody struct {
 	sampling
-	Model          string          `json:"model"`
-	Prompt         json.RawMessage `json:"prompt"`
-	Echo           bool            `json:"echo"`
-	Logprobs       *int            `json:"logprobs"`
-	Stream         bool            `json:"stream"`
-	StreamOptions  *streamOptions  `json:"stream_options"`
-	ReturnIDs      bool            `json:"return_token_ids"`
-	TokensAsIDs    bool            `json:"return_tokens_as_token_ids"`
-	RequestID      string          `json:"request_id"`
-	CacheSalt      *string         `json:"cache_salt"`
-	Suffix         *string         `json:"suffix"`
-	ResponseFormat json.RawMessage `json:"response_format"`
+	Model         string          `json:"model"`
+	Prompt        json.RawMessage `json:"prompt"`
+	Echo          bool            `json:"echo"`
+	Logprobs      *int            `json:"logprobs"`
+	Stream        bool            `json:"stream"`
+	StreamOptions *streamOptions  `json:"stream_options"`
+	ReturnIDs     bool            `json:"return_token_ids"`
+	TokensAsIDs   bool            `json:"return_tokens_as_token_ids"`
+	RequestID     string          `json:"request_id"`
+	CacheSalt     *string         `json:"cache_salt"`
+	Suffix        *string         `json:"suffix"`
 }
 
 // completion is one /v1/completions request under way.
@@ -113,8 +112,6 @@ func (c *completion) unsupported() *apiError {
 		return badValue("stream_options", "Stream options can only be defined when `stream=True`.")
 	case b.Suffix != nil && *b.Suffix != "":
 		return badValue("suffix", "suffix is not currently supported")
-	case len(b.ResponseFormat) > 0 && string(b.ResponseFormat) != "null" && string(b.ResponseFormat) != `{"type":"text"}`:
-		return unsupported("response_format")
 	case b.Echo && orElse(b.MaxTokens, 16) != 0:
 		return badValue("echo", "echo needs max_tokens 0 on this server: it scores the prompt")
 	case b.Echo && (b.Stream || c.params.N > 1):

@@ -32,23 +32,26 @@ type sampling struct {
 	RepetitionPenalty *float64   `json:"repetition_penalty"`
 	Seed              *int64     `json:"seed"`
 	Stop              stringList `json:"stop"`
-	StopTokenIDs      []int32    `json:"stop_token_ids"`
+	StopTokenIDs      []*int32   `json:"stop_token_ids"`
 	MaxTokens         *int       `json:"max_tokens"`
 	MinTokens         int        `json:"min_tokens"`
 	IgnoreEOS         bool       `json:"ignore_eos"`
 	SkipSpecial       *bool      `json:"skip_special_tokens"`
 	IncludeStop       bool       `json:"include_stop_str_in_output"`
 	PromptLogprobs    *int       `json:"prompt_logprobs"`
-	AllowedTokenIDs   []int32    `json:"allowed_token_ids"`
+	AllowedTokenIDs   []*int32   `json:"allowed_token_ids"`
 
 	// Refused unless they say nothing.
 	LogitBias         map[string]float64 `json:"logit_bias"`
 	BadWords          []string           `json:"bad_words"`
 	StructuredOutputs json.RawMessage    `json:"structured_outputs"`
-	LogprobTokenIDs   []int32            `json:"logprob_token_ids"`
-	TruncatePrompt    *int               `json:"truncate_prompt_tokens"`
-	UseBeamSearch     bool               `json:"use_beam_search"`
-	ThinkingBudget    *int               `json:"thinking_token_budget"`
+	ResponseFormat    *struct {
+		Type string `json:"type"`
+	} `json:"response_format"`
+	LogprobTokenIDs []int32 `json:"logprob_token_ids"`
+	TruncatePrompt  *int    `json:"truncate_prompt_tokens"`
+	UseBeamSearch   bool    `json:"use_beam_search"`
+	ThinkingBudget  *int    `json:"thinking_token_budget"`
 }
 
 // stringList is a string or a list of strings.
@@ -74,7 +77,11 @@ func (s *sampling) params(vocab, maxN int) (Params, *apiError) {
 		return Params{}, err
 	}
 	p := Params{N: orElse(s.N, 1), Seed: rand.Uint64(), Temperature: 1, TopP: 1, TopK: orElse(s.TopK, 0),
-		MinTokens: s.MinTokens, StopIDs: s.StopTokenIDs, Stop: s.Stop, SkipSpecial: s.skipSpecial(), IgnoreEOS: s.IgnoreEOS}
+		MinTokens: s.MinTokens, Stop: s.Stop, SkipSpecial: s.skipSpecial(), IgnoreEOS: s.IgnoreEOS}
+	var err *apiError
+	if p.StopIDs, err = idList(s.StopTokenIDs, "stop_token_ids"); err != nil {
+		return p, err
+	}
 	if s.Seed != nil {
 		p.Seed = uint64(*s.Seed)
 	}
@@ -129,6 +136,8 @@ func (s *sampling) refuse() *apiError {
 		return unsupported("bad_words")
 	case len(s.StructuredOutputs) > 0 && string(s.StructuredOutputs) != "null":
 		return unsupported("structured_outputs")
+	case s.ResponseFormat != nil && s.ResponseFormat.Type != "text":
+		return unsupported("response_format")
 	case len(s.LogprobTokenIDs) > 0:
 		return unsupported("logprob_token_ids")
 	case s.TruncatePrompt != nil:
@@ -141,6 +150,21 @@ func (s *sampling) refuse() *apiError {
 		return badValue("prompt_logprobs", "prompt_logprobs must be 0 (the prompt's own tokens) on this server, got %d", *s.PromptLogprobs)
 	}
 	return nil
+}
+
+// idList refuses nulls, which would be token 0 as plain numbers. A list that is absent stays nil.
+func idList(list []*int32, param string) ([]int32, *apiError) {
+	if list == nil {
+		return nil, nil
+	}
+	ids := make([]int32, len(list))
+	for i, id := range list {
+		if id == nil {
+			return nil, validation("int_type", fmt.Sprintf("body.%s.%d", param, i), "Input should be a valid integer", "null")
+		}
+		ids[i] = *id
+	}
+	return ids, nil
 }
 
 func checkStops(stops []string) *apiError {
@@ -163,12 +187,16 @@ func (s *sampling) allowed(p *Params, vocab int) *apiError {
 	if s.AllowedTokenIDs != nil && len(s.AllowedTokenIDs) == 0 {
 		return badValue("allowed_token_ids", "allowed_token_ids is not None and empty!")
 	}
-	for _, id := range s.AllowedTokenIDs {
+	ids, err := idList(s.AllowedTokenIDs, "allowed_token_ids")
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
 		if id < 0 || int(id) >= vocab {
 			return badValue("allowed_token_ids", "allowed_token_ids contains out-of-vocab token id %d", id)
 		}
 	}
-	p.Allowed = s.AllowedTokenIDs
+	p.Allowed = ids
 	return nil
 }
 
