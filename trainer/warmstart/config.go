@@ -1,7 +1,7 @@
 // Package warmstart makes the embedded policy: a tokenizer trained on demonstrations of generated tasks, and a small
 // Qwen3.5 model cloned from them. No task of any split is among the demonstrations: they have tables of their own.
 //
-// Start at Make. The same config makes the same folder, bit for bit, on any number of threads.
+// Start at Make. The same config makes the same folder, bit for bit, on any number of threads of one instruction set.
 package warmstart
 
 import (
@@ -16,57 +16,57 @@ import (
 
 // Config is recipes/policies/sql.yaml.
 type Config struct {
-	Seed  int64      `yaml:"seed" doc:"feeds initial weights, demonstrations and their order"`
-	Pool  string     `yaml:"pool" doc:"folder of harness specs that the demonstrations are played under"`
-	Model ModelShape `yaml:"model" doc:"the policy's shape"`
-	Vocab int        `yaml:"vocab" unit:"tokens" doc:"vocabulary of the tokenizer, trained on corpus demonstrations"`
-	Demo  DemoConfig `yaml:"demo" doc:"the demonstrations"`
-	Optim Optim      `yaml:"optim" doc:"AdamW and its schedule"`
-	Probe int        `yaml:"probe" unit:"tasks" doc:"validation tasks the policy is measured on in the end"`
+	Seed  int64      `yaml:"seed" json:"seed" doc:"feeds initial weights, demonstrations and their order"`
+	Pool  string     `yaml:"pool" json:"pool" doc:"folder of harness specs that the demonstrations are played under"`
+	Model ModelShape `yaml:"model" json:"model" doc:"the policy's shape"`
+	Vocab int        `yaml:"vocab" json:"vocab" unit:"tokens" doc:"vocabulary of the tokenizer, trained on corpus demonstrations"`
+	Demo  DemoConfig `yaml:"demo" json:"demo" doc:"the demonstrations"`
+	Optim Optim      `yaml:"optim" json:"optim" doc:"AdamW and its schedule"`
+	Probe int        `yaml:"probe" json:"probe" unit:"tasks" doc:"validation tasks the policy is measured on in the end"`
 }
 
 // ModelShape is a Qwen3.5 shape: GDN layers, every EveryAttention-th one full attention; tied embedding.
 type ModelShape struct {
-	Hidden         int `yaml:"hidden" doc:"hidden size"`
-	MLP            int `yaml:"mlp" doc:"MLP width"`
-	Layers         int `yaml:"layers" doc:"layers"`
-	EveryAttention int `yaml:"every_attention" doc:"every so many layers, one is full attention"`
-	GDNHeads       int `yaml:"gdn_heads" doc:"GDN heads of dimension 64 (key = value: what vLLM's CPU kernel takes)"`
-	Heads          int `yaml:"heads" doc:"attention query heads of dimension 32"`
-	KVHeads        int `yaml:"kv_heads" doc:"attention key and value heads"`
+	Hidden         int `yaml:"hidden" json:"hidden" doc:"hidden size"`
+	MLP            int `yaml:"mlp" json:"mlp" doc:"MLP width"`
+	Layers         int `yaml:"layers" json:"layers" doc:"layers"`
+	EveryAttention int `yaml:"every_attention" json:"every_attention" doc:"every so many layers, one is full attention"`
+	GDNHeads       int `yaml:"gdn_heads" json:"gdn_heads" doc:"GDN heads of dimension 64 (key = value: what vLLM's CPU kernel takes)"`
+	Heads          int `yaml:"heads" json:"heads" doc:"attention query heads of dimension 32"`
+	KVHeads        int `yaml:"kv_heads" json:"kv_heads" doc:"attention key and value heads"`
 }
 
 // DemoConfig says what is demonstrated.
 type DemoConfig struct {
-	TaskSeed  int64    `yaml:"task_seed" doc:"draws the demonstration tasks"`
-	Obedience float64  `yaml:"obedience" doc:"chance that a sibling's wish is done; at most 0.98, for rescue needs contrast"`
-	H0Share   float64  `yaml:"h0_share" doc:"share of demonstrations under h0, which are naive"`
-	Opaque    float64  `yaml:"opaque" doc:"share of demonstration tasks whose columns are codes"`
-	Kinds     []string `yaml:"kinds" doc:"task kinds demonstrated; empty: all"`
-	Corpus    int      `yaml:"corpus" unit:"rollouts" doc:"demonstrations the tokenizer is trained on"`
-	Recall    float64  `yaml:"recall" doc:"share of recall text (pairs, then queries: it teaches copying) after the recall steps, fading to 0"`
-	Context   float64  `yaml:"context_weight" doc:"loss weight of tokens that the policy does not write; its own have 1"`
+	TaskSeed  int64    `yaml:"task_seed" json:"task_seed" doc:"draws the demonstration tasks"`
+	Obedience float64  `yaml:"obedience" json:"obedience" doc:"chance that a sibling's wish is done; at most 0.98, for rescue needs contrast"`
+	H0Share   float64  `yaml:"h0_share" json:"h0_share" doc:"share of demonstrations under h0, which are naive"`
+	Opaque    float64  `yaml:"opaque" json:"opaque" doc:"share of demonstration tasks whose columns are codes"`
+	Kinds     []string `yaml:"kinds" json:"kinds" doc:"task kinds demonstrated; empty: all"`
+	Corpus    int      `yaml:"corpus" json:"corpus" unit:"rollouts" doc:"demonstrations the tokenizer is trained on"`
+	Recall    float64  `yaml:"recall" json:"recall" doc:"share of recall text (pairs, then queries: it teaches copying) after the recall steps, fading to 0"`
+	Context   float64  `yaml:"context_weight" json:"context_weight" doc:"loss weight of tokens that the policy does not write; its own have 1"`
 }
 
 // Optim is the schedule of cloning.
 type Optim struct {
-	RecallSteps int     `yaml:"recall_steps" unit:"steps" doc:"first steps, on recall text alone"`
-	Steps       int     `yaml:"steps" unit:"steps" doc:"all steps, recall steps included"`
-	Batch       int     `yaml:"batch" unit:"rows" doc:"rows a step"`
-	LR          float64 `yaml:"lr" doc:"peak learning rate; cosine to 5 percent"`
-	Warmup      int     `yaml:"warmup" unit:"steps" doc:"linear warm-up"`
-	WeightDecay float64 `yaml:"weight_decay" doc:"decoupled"`
-	GradNorm    float64 `yaml:"grad_norm" doc:"gradients are scaled to at most this norm"`
-	Tokens      int     `yaml:"microbatch_tokens" unit:"tokens" doc:"tokens of one forward and backward pass"`
+	RecallSteps int     `yaml:"recall_steps" json:"recall_steps" unit:"steps" doc:"first steps, on recall text alone"`
+	Steps       int     `yaml:"steps" json:"steps" unit:"steps" doc:"all steps, recall steps included"`
+	Batch       int     `yaml:"batch" json:"batch" unit:"rows" doc:"rows a step"`
+	LR          float64 `yaml:"lr" json:"lr" doc:"peak learning rate; cosine to 5 percent"`
+	Warmup      int     `yaml:"warmup" json:"warmup" unit:"steps" doc:"linear warm-up"`
+	WeightDecay float64 `yaml:"weight_decay" json:"weight_decay" doc:"decoupled"`
+	GradNorm    float64 `yaml:"grad_norm" json:"grad_norm" doc:"gradients are scaled to at most this norm"`
+	Tokens      int     `yaml:"microbatch_tokens" json:"microbatch_tokens" unit:"tokens" doc:"tokens of one forward and backward pass"`
 }
 
-// Default is what recipes/policies/sql.yaml starts from.
+// Default is recipes/policies/sql.yaml.
 func Default() Config {
 	return Config{
-		Seed: 1, Pool: "recipes/pools/sql", Vocab: 768, Probe: 100,
+		Seed: 1, Pool: "recipes/pools/sql", Vocab: 768, Probe: 200,
 		Model: ModelShape{Hidden: 128, MLP: 384, Layers: 4, EveryAttention: 4, GDNHeads: 2, Heads: 4, KVHeads: 2},
 		Demo:  DemoConfig{TaskSeed: 7, Obedience: 0.7, H0Share: 0.25, Opaque: 0.6, Corpus: 2000, Recall: 0.3, Context: 0.1},
-		Optim: Optim{RecallSteps: 150, Steps: 700, Batch: 64, LR: 2e-3, Warmup: 60, WeightDecay: 0.01, GradNorm: 1, Tokens: 16384},
+		Optim: Optim{RecallSteps: 350, Steps: 1700, Batch: 32, LR: 2e-3, Warmup: 40, WeightDecay: 0.01, GradNorm: 1, Tokens: 16384},
 	}
 }
 

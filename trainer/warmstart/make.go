@@ -86,7 +86,7 @@ func trained(ctx context.Context, cfg Config, d *demonstrator, tok *tokenizer.To
 		return fmt.Errorf("measure: %w", err)
 	}
 	f.Print(o.Out, d.pool)
-	return writeFigures(dir, cfg, f)
+	return writeFigures(dir, cfg, be, f)
 }
 
 // String is a line of progress.

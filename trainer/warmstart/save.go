@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"harness-s/internal/atomicfile"
+	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/model/chat"
 	"harness-s/model/tokenizer"
@@ -59,12 +60,18 @@ func write(dir string, m *model.Model, tok *tokenizer.Tokenizer) error {
 	return m.WriteInto(dir, model.SaveOptions{})
 }
 
-// writeFigures says how the policy was made and what it does.
-func writeFigures(dir string, cfg Config, f Figures) error {
+// writeFigures says how the policy was made and what it does. The instruction set belongs to it: another one gives
+// other last bits, and after a thousand updates another policy.
+func writeFigures(dir string, cfg Config, be kernels.Backend, f Figures) error {
+	made := be.Name()
+	if cpu, ok := be.(interface{ ISA() string }); ok {
+		made += " " + cpu.ISA()
+	}
 	j, err := json.MarshalIndent(struct {
+		Backend string  `json:"backend"`
 		Config  Config  `json:"config"`
 		Figures Figures `json:"figures"`
-	}{cfg, f}, "", " ")
+	}{made, cfg, f}, "", " ")
 	if err != nil {
 		return err
 	}

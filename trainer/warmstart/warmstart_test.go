@@ -16,6 +16,7 @@ import (
 	"harness-s/model/tokenizer"
 	"harness-s/rollout/env/sqlenv/taskgen"
 	"harness-s/rollout/harness"
+	"harness-s/trainer/config"
 )
 
 // tiny is a config that takes a second.
@@ -274,6 +275,18 @@ func TestMake(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Dir(dir)); len(left) != 1 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The shipped config is the default, key by key.
+func TestShippedConfig(t *testing.T) {
+	c := Config{}
+	if err := config.Read(filepath.Join(testutil.Root(t), "recipes", "policies", "sql.yaml"), nil, &c); err != nil {
+		t.Fatal(err)
+	}
+	c.Demo.Kinds = nil // written as an empty list
+	if !reflect.DeepEqual(c, Default()) {
+		t.Errorf("recipes/policies/sql.yaml\n%+v\nDefault\n%+v", c, Default())
 	}
 }
 
