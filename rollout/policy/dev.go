@@ -88,6 +88,7 @@ func (s *Server) resetPrefixCache(w http.ResponseWriter, r *http.Request) error 
 
 type rpcBody struct {
 	Method string                     `json:"method"`
+	Args   []json.RawMessage          `json:"args"`
 	Kwargs map[string]json.RawMessage `json:"kwargs"`
 }
 
@@ -102,6 +103,9 @@ func (s *Server) collectiveRPC(w http.ResponseWriter, r *http.Request) error {
 	}
 	if body.Method != "reload_weights" {
 		return &apiError{http.StatusNotImplemented, "NotImplementedError", fmt.Sprintf("collective_rpc method %q is not supported by this server", body.Method), "method"}
+	}
+	if len(body.Args) > 0 {
+		return badValue("args", "reload_weights takes kwargs only: {\"weights_path\": DIR}")
 	}
 	dir := s.opt.ModelDir
 	for key, raw := range body.Kwargs {

@@ -53,6 +53,9 @@ func TestSampleDependsOnContextAndSeedAlone(t *testing.T) {
 	for _, room := range []int{1 << 20, 900} { // the second forces preemption
 		d := newFake(t, 250, room)
 		crowd := testEngine(t, d, EngineOptions{MaxSeqs: 16, StepTokens: 50})
+		if err := crowd.Pause(ctx, PauseKeep); err != nil { // so that all are there when the first step is planned
+			t.Fatal(err)
+		}
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
@@ -65,6 +68,14 @@ func TestSampleDependsOnContextAndSeedAlone(t *testing.T) {
 					t.Errorf("room %d: request %d gave other tokens or log-probs than alone", room, i)
 				}
 			})
+		}
+		eventually(t, "all requests queued", func() bool {
+			crowd.mu.Lock()
+			defer crowd.mu.Unlock()
+			return crowd.queued == n
+		})
+		if err := crowd.Resume(ctx); err != nil {
+			t.Fatal(err)
 		}
 		wg.Wait()
 		if d.widest.Load() < 2 {

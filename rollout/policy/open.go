@@ -66,6 +66,10 @@ func Open(dir string, opt OpenOptions) (s *Server, err error) {
 		return nil, err
 	}
 	closers = append([]func() error{func() error { dec.Free(); return nil }}, closers...)
+	if tok != nil && tok.VocabSize() > m.Config.Vocab {
+		return nil, fmt.Errorf("%s: tokenizer.json has ids up to %d, but vocab_size in config.json is %d: they belong to different models",
+			dir, tok.VocabSize()-1, m.Config.Vocab)
+	}
 	eos, err := endTokens(m, tok)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)

@@ -185,6 +185,9 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := Open(t.TempDir(), OpenOptions{}); err == nil {
 		t.Error("an empty folder was served")
 	}
+	if _, err := Open(policytest.Write(t, policytest.Shape(100), 1), OpenOptions{}); err == nil || !strings.Contains(err.Error(), "vocab_size") {
+		t.Errorf("a tokenizer of another model: error %v", err)
+	}
 	var log bytes.Buffer
 	if _, err := Open(policytest.TinyModel(t, 1), OpenOptions{Threads: -1, Log: &log}); err == nil {
 		t.Error("minus one thread was accepted")

@@ -249,6 +249,7 @@ func TestBadBodies(t *testing.T) {
 		{"/detokenize", `{"tokens":[300]}`, 400, "", "out of vocabulary"},
 		{"/pause?mode=nope", ``, 400, "query.mode", "keep"},
 		{"/collective_rpc", `{"method":"eval"}`, 501, "method", "not supported"},
+		{"/collective_rpc", `{"method":"reload_weights","args":["x"]}`, 400, "args", "kwargs only"},
 		{"/collective_rpc", `{"method":"reload_weights"}`, 501, "", "not supported"},
 	}
 	for _, c := range cases {

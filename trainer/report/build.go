@@ -87,6 +87,7 @@ func readMetrics(path string) ([]metricsLine, error) {
 		return nil, fmt.Errorf("report: %w", err)
 	}
 	var out []metricsLine
+	raw = raw[:bytes.LastIndexByte(raw, '\n')+1] // a run at work, or one that died, may have left half a line
 	for i, text := range bytes.Split(raw, []byte("\n")) {
 		if len(text) == 0 {
 			continue

@@ -102,6 +102,12 @@ func TestReportOfARunAtWork(t *testing.T) {
 	if _, err := Write(dir); err != nil {
 		t.Errorf("an empty folder: %v", err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "metrics.jsonl"), []byte("{\"step\":1}\n{\"step\":2,\"rew"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Write(dir); err != nil {
+		t.Errorf("half a last line: %v", err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "metrics.jsonl"), []byte("{\"step\":1}\nnot json\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
