@@ -160,3 +160,24 @@ func TestSamplerDealsEveryTaskOnceAnEpoch(t *testing.T) {
 		t.Errorf("asked for more than there are: %d", len(got))
 	}
 }
+
+// A broken attempt is no training row: it has no part in the rewards' mean, and its rows are not trained on. A failed
+// one is both.
+func TestBrokenIsNoRow(t *testing.T) {
+	task := rollout.Task{ID: "t"}
+	won, failed, broken := rec("won", 1, []uint8{0, 1}), rec("failed", 0, []uint8{0, 1}), rec("broken", 0, []uint8{0, 1})
+	for _, status := range []rollout.Status{rollout.ServerError, rollout.EnvError, rollout.Deadline} {
+		broken.Status = status
+		groups := intoGroups([]rollout.Task{task}, []*rollout.Record{won, broken, failed})
+		if groups[0].dropped != 1 {
+			t.Errorf("%s: %d attempts dropped, want 1", status, groups[0].dropped)
+		}
+		est, _ := loss.Estimator("grpo")
+		setAdvantages(groups, est, 1e-6)
+		l, _ := loss.New(loss.DefaultConfig())
+		m := pack(groups, l, 1, 100)[0]
+		if got := fmt.Sprint(m.rollouts, m.norm.Rollouts, m.micro[0][0].id, m.micro[0][1].id); got != "[{1 1} {-1 1}] 2 won failed" {
+			t.Errorf("%s: %s", status, got)
+		}
+	}
+}

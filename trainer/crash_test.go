@@ -131,8 +131,8 @@ func firstDifference(a, b string) string {
 const (
 	childKind = "HARNESS_S_TEST_CHILD"
 	childDir  = "HARNESS_S_TEST_CHILD_DIR"
-	childRoot = "HARNESS_S_TEST_ROOT"   // kind real: the repository
-	childWith = "HARNESS_S_TEST_POLICY" // kind real: the policy's folder
+	childRoot = "HARNESS_S_TEST_ROOT"   // kinds real and shipped: the repository
+	childWith = "HARNESS_S_TEST_POLICY" // kinds real and shipped: the policy's folder
 )
 
 func TestMain(m *testing.M) {
@@ -151,6 +151,8 @@ func crashRig(kind, dir string) *rig {
 		g.cfg, g.build = modelConfig(), modelBuilder
 	case "real":
 		g.cfg, g.build = realConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
+	case "shipped":
+		g.cfg, g.build = shippedConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	}
 	g.cfg.Eval.Every, g.cfg.Router.Refresh, g.cfg.Optim.Epochs = 2, 3, 2
 	g.cfg.Checkpoint.Every, g.cfg.Checkpoint.Keep = 2, 2
@@ -175,23 +177,33 @@ func TestKillAndResume(t *testing.T) {
 	testKill(t, "fake", 2)
 }
 
-// The same with nothing faked: HTTP, the embedded server, SQL. The shipped policy learns something; a random one
-// stands in where it is not there.
+// The same with nothing faked: HTTP, the embedded server, SQL. The policy is random, its weights move in every step.
 func TestKillAndResumeRealParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	policy := filepath.Join(t.TempDir(), "policy")
+	if err := randomPolicy(policy); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(childRoot, testutil.Root(t))
+	t.Setenv(childWith, policy)
+	testKill(t, "real", 1)
+}
+
+// The same with the policy that `make train` starts from, learning from its rewards.
+func TestKillAndResumeShippedPolicy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
 	root := testutil.Root(t)
 	policy := filepath.Join(root, "recipes", "policies", "sql")
-	if _, err := os.Stat(policy); err != nil {
-		policy = filepath.Join(t.TempDir(), "policy")
-		if err := randomPolicy(policy); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := os.Stat(filepath.Join(policy, "config.json")); err != nil {
+		t.Skip("no policy in recipes/policies: run make policy")
 	}
 	t.Setenv(childRoot, root)
 	t.Setenv(childWith, policy)
-	testKill(t, "real", 1)
+	testKill(t, "shipped", 1)
 }
 
 // testKill: a run killed at random moments and resumed each time ends in the same bits as one never killed.
@@ -200,6 +212,7 @@ func testKill(t *testing.T, kind string, runs int) {
 	start := time.Now()
 	whole.must(t)
 	span := time.Since(start)
+	whole.wantUpdates(t)
 	if os.Getenv("HARNESS_S_LONG") != "" {
 		runs *= 20
 	}
@@ -213,30 +226,65 @@ func testKill(t *testing.T, kind string, runs int) {
 	}
 }
 
+// wantUpdates fails unless the run changed its weights in two steps at least: otherwise its bits show little.
+func (g *rig) wantUpdates(t *testing.T) {
+	t.Helper()
+	moved := 0
+	for _, m := range g.lines(t) {
+		if m["policy/grad_norm"] > 0 {
+			moved++
+		}
+	}
+	if moved < 2 {
+		t.Errorf("%d steps had an update, want 2 at least", moved)
+	}
+}
+
 // killUntilDone starts the run in a process again and again, each killed after a random time, until one ends
-// by itself. The time allowed grows, so that it ends.
+// by itself. The time allowed grows, so that it ends. A run that was never killed behind a checkpoint shows nothing:
+// it is made again, with less time.
 func killUntilDone(t *testing.T, kind, dir string, rng *rand.Rand, span time.Duration) (killed int) {
 	t.Helper()
-	for try := 1; try < 100; try++ {
-		var stderr bytes.Buffer
-		cmd := exec.Command(os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), childKind+"="+kind, childDir+"="+dir)
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+	resumed := 0
+	for try := 1; try < 200; try++ {
 		limit := time.Duration(rng.Float64() * float64(span) * (0.3 + 0.1*float64(try)))
-		timer := time.AfterFunc(limit, func() { cmd.Process.Kill() })
-		err := cmd.Wait()
-		timer.Stop()
-		if err == nil {
+		switch done := childUntil(t, kind, dir, limit); {
+		case done && resumed > 0:
 			return killed
+		case done:
+			span = span * 2 / 3
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			killed++
+			if steps, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "step_[1-9]*")); len(steps) > 0 {
+				resumed++
+			}
 		}
-		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
-			t.Fatalf("try %d: %v\n%s", try, err, stderr.String())
-		}
-		killed++
 	}
 	t.Fatal("the run never ended")
 	return killed
+}
+
+// childUntil runs the training in a process that is killed after the limit; done says that it ended before.
+func childUntil(t *testing.T, kind, dir string, limit time.Duration) (done bool) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childKind+"="+kind, childDir+"="+dir)
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(limit, func() { cmd.Process.Kill() })
+	err := cmd.Wait()
+	timer.Stop()
+	if err == nil {
+		return true
+	}
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	return false
 }

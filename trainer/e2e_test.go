@@ -39,7 +39,8 @@ func randomPolicy(dir string) error {
 	return tok.WriteFiles(dir, tokenizer.Config{EOS: chat.EOS, Pad: chat.Pad, MaxLength: cfg.MaxPosition})
 }
 
-// realConfig is a run of a few rollouts through every real part: HTTP, server, tokenizer, harnesses, SQL.
+// realConfig is a run of a few rollouts through every real part: HTTP, server, tokenizer, harnesses, SQL. The
+// temperature is not 1, and the loss (minus the ratio) moves the weights in every step, whatever the rewards are.
 func realConfig(policy, root string) Config {
 	c := Default()
 	c.Model.Path, c.Pool.Path = policy, filepath.Join(root, "recipes", "pools", "sql")
@@ -47,7 +48,18 @@ func realConfig(policy, root string) Config {
 	c.Rollout.MaxTokens, c.Rollout.MaxContext, c.Rollout.MaxTurns, c.Rollout.Concurrency = 8, 500, 2, 8
 	c.Data.Validation, c.Data.Test, c.Router.Attempts, c.Router.Tasks, c.Eval.Tasks = 2, 3, 1, 1, 2
 	c.Eval.Ends, c.Eval.K, c.Eval.Every = []string{"h0", "routed"}, 2, 2
-	c.Optim.LR, c.Mismatch.MaxAbs, c.Mismatch.Probe = 1e-3, 5e-5, 5e-5
+	c.Rollout.Temperature, c.Optim.LR, c.Mismatch.MaxAbs, c.Mismatch.Probe = 0.7, 1e-3, 5e-5, 5e-5
+	c.Loss.Name, c.Loss.Expression = "expression", "-exp(logp - old_logp)"
+	return c
+}
+
+// shippedConfig is realConfig with room for the shipped policy to work, and the loss it is trained with.
+func shippedConfig(policy, root string) Config {
+	c := realConfig(policy, root)
+	c.Rollout.N, c.Rollout.Tasks, c.Rescue.K, c.Budget.Rollouts = 4, 4, 3, 84
+	c.Rollout.MaxTokens, c.Rollout.MaxContext, c.Rollout.MaxTurns = 96, 640, 6
+	c.Rollout.Concurrency, c.Rollout.Temperature = 32, 1
+	c.Loss = Default().Loss
 	return c
 }
 
@@ -58,7 +70,8 @@ func realRig(t *testing.T, policy string) *rig {
 }
 
 // The whole loop with nothing faked. A random policy solves nothing, so that every group fails, is rescued and
-// stays constant: what is tested is that all parts fit and that the numbers agree.
+// stays constant: what is tested is that all parts fit, and that the log-probs that came over HTTP have the bits of
+// the trainer's own, at a temperature that is not 1 and under weights that change.
 func TestRealParts(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy")
 	if err := randomPolicy(policy); err != nil {
@@ -72,6 +85,9 @@ func TestRealParts(t *testing.T) {
 	for _, m := range g.lines(t)[1:] {
 		if m["errors/env"]+m["errors/server"]+m["group/dropped"] != 0 {
 			t.Errorf("step %v: broken attempts: %v", m["step"], m)
+		}
+		if d, ok := m["mismatch/max_abs"]; !ok || d != 0 || !(m["policy/grad_norm"] > 0) {
+			t.Errorf("step %v: mismatch/max_abs %g (there: %t), gradient norm %g; want 0, and an update", m["step"], d, ok, m["policy/grad_norm"])
 		}
 	}
 	for _, r := range g.records(t, "step_000001.jsonl.zst") {
