@@ -176,7 +176,7 @@ func TestBrokenIsNoRow(t *testing.T) {
 		setAdvantages(groups, est, 1e-6)
 		l, _ := loss.New(loss.DefaultConfig())
 		m := pack(groups, l, 1, 100)[0]
-		if got := fmt.Sprint(m.rollouts, m.norm.Rollouts, m.micro[0][0].id, m.micro[0][1].id); got != "[{1 1} {-1 1}] 2 won failed" {
+		if got := fmt.Sprintln(m.rollouts, m.norm.Rollouts, m.micro[0][0].id, m.micro[0][1].id); got != "[{1 1} {-1 1}] 2 won failed\n" {
 			t.Errorf("%s: %s", status, got)
 		}
 	}
