@@ -32,19 +32,26 @@ func (r *run) restore(dir string) error {
 	if r.saved < 0 {
 		return nil
 	}
+	if err := r.readCheckpoint(dir); err != nil {
+		return fmt.Errorf("resume: %w; remove %s to resume from the checkpoint before it", err, dir)
+	}
+	return nil
+}
+
+func (r *run) readCheckpoint(dir string) error {
 	var err error
 	if r.state, err = readState(dir); err != nil {
 		return err
 	}
 	if r.state.Step != r.saved {
-		return fmt.Errorf("resume: %s says it is step %d", filepath.Join(dir, stateName), r.state.Step)
+		return fmt.Errorf("%s says it is step %d", filepath.Join(dir, stateName), r.state.Step)
 	}
 	if err := r.parts.Learner.ReadOptimizer(filepath.Join(dir, optimizerName)); err != nil {
-		return fmt.Errorf("resume: %w", err)
+		return err
 	}
 	if len(r.state.Router) > 0 {
 		if err := r.parts.Router.UnmarshalJSON(r.state.Router); err != nil {
-			return fmt.Errorf("resume: router state in %s: %w", filepath.Join(dir, stateName), err)
+			return fmt.Errorf("router state in %s: %w", filepath.Join(dir, stateName), err)
 		}
 	}
 	return nil

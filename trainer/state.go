@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"harness-s/internal/strictjson"
 )
 
 // state is what a checkpoint holds besides weights and moments: state.json. There is no generator state; all
@@ -37,7 +39,7 @@ func readState(dir string) (state, error) {
 		return s, fmt.Errorf("read checkpoint: %w", err)
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
-		return s, fmt.Errorf("read checkpoint %s: %w; remove %s to resume from the checkpoint before it", path, err, dir)
+		return s, fmt.Errorf("read checkpoint %s: %w", path, strictjson.Explain(err))
 	}
 	return s, nil
 }

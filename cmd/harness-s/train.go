@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,9 +53,21 @@ func (c *trainCmd) folder() (string, error) {
 	if !c.Resume {
 		return filepath.Join("runs", stem+"-"+time.Now().Format("20060102-150405")), nil
 	}
-	found, err := filepath.Glob(filepath.Join("runs", stem+"-*", "config.yaml"))
-	if err != nil || len(found) == 0 {
-		return "", usagef("nothing to resume: no run of %s under runs; name its folder with --run", stem)
+	return newestRun("runs", stem)
+}
+
+// newestRun finds the last of root/STEM-DATE-TIME; the run of a config whose name only begins with stem is another's.
+func newestRun(root, stem string) (string, error) {
+	stamped := regexp.MustCompile("^" + regexp.QuoteMeta(stem) + `-\d{8}-\d{6}$`)
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("find the run to resume: %w", err)
 	}
-	return filepath.Dir(found[len(found)-1]), nil
+	for _, e := range slices.Backward(entries) {
+		dir := filepath.Join(root, e.Name())
+		if _, err := os.Stat(filepath.Join(dir, "config.yaml")); err == nil && stamped.MatchString(e.Name()) {
+			return dir, nil
+		}
+	}
+	return "", usagef("nothing to resume: no run of %s under %s; name its folder with --run", stem, root)
 }
