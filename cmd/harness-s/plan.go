@@ -51,7 +51,7 @@ func (c *planCmd) Run() error {
 	if c.JSON {
 		return printJSON(os.Stdout, p)
 	}
-	p.Write(os.Stdout)
+	p.Write(os.Stderr)
 	return nil
 }
 
