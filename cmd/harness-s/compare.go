@@ -46,6 +46,6 @@ func (c *compareCmd) Run(ctx context.Context) error {
 	if c.JSON {
 		return printJSON(os.Stdout, result)
 	}
-	result.Table(os.Stdout)
+	result.Table(os.Stderr)
 	return nil
 }

@@ -126,9 +126,24 @@ func TestView(t *testing.T) {
 		{"/", 200, `href="/step/2"`}, {"/step/2", 200, "3 rollouts"}, {"/step/9", 404, ""}, {"/step/x", 404, ""}, {"/etc/passwd", 404, ""},
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, c.path, nil))
+		r := httptest.NewRequest(http.MethodGet, c.path, nil)
+		r.Host = "127.0.0.1:8080"
+		h.ServeHTTP(w, r)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
 			t.Errorf("%s: %d %s", c.path, w.Code, fmt.Sprintf("%.200s", w.Body.String()))
+		}
+	}
+}
+
+func TestViewAnswersLoopbackNamesOnly(t *testing.T) {
+	h := Handler(writeRun(t))
+	for host, code := range map[string]int{"localhost:8080": 200, "[::1]:8080": 200, "127.0.0.1": 200, "evil.example:8080": 403, "10.0.0.1": 403} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = host
+		h.ServeHTTP(w, r)
+		if w.Code != code {
+			t.Errorf("host %s: %d, want %d", host, w.Code, code)
 		}
 	}
 }

@@ -33,7 +33,23 @@ func Handler(dir string) http.Handler {
 		}
 		render(w, "step", p, err)
 	})
-	return mux
+	return localOnly(mux)
+}
+
+// localOnly refuses requests whose Host is not this machine, so that no web page can read rollouts through a name of its
+// own that it points at the loopback address.
+func localOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "view answers on localhost and loopback addresses only", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func render(w http.ResponseWriter, name string, p *page, err error) {

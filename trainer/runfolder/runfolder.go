@@ -15,7 +15,6 @@
 package runfolder
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -178,22 +177,39 @@ func (f *Folder) cutMetrics(step int) error {
 	if err != nil {
 		return err
 	}
-	var kept []byte
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var at struct {
-			Step *int `json:"step"`
-		}
-		if json.Unmarshal(lines.Bytes(), &at) != nil || at.Step == nil || *at.Step > step {
-			break // a torn last line, or the first step to redo
-		}
-		kept = append(append(kept, lines.Bytes()...), '\n')
+	kept, err := metricsUpTo(data, step)
+	if err != nil {
+		return fmt.Errorf("%s:%w", path, err)
 	}
 	if bytes.Equal(kept, data) {
 		return nil
 	}
 	return atomicfile.Write(path, kept)
+}
+
+// metricsUpTo keeps the lines of steps up to the given one. A line that cannot be read is what a crash left when it is the
+// last; before that it is damage, which is not thrown away in silence. The error begins with the line's number.
+func metricsUpTo(data []byte, step int) ([]byte, error) {
+	var kept []byte
+	rest := bytes.TrimSuffix(data, []byte("\n"))
+	for number := 1; len(rest) > 0; number++ {
+		line, after, more := bytes.Cut(rest, []byte("\n"))
+		var at struct {
+			Step *int `json:"step"`
+		}
+		if json.Unmarshal(line, &at) != nil || at.Step == nil {
+			if more {
+				return nil, fmt.Errorf("%d: not a line of metrics; remove or mend it, then resume", number)
+			}
+			break
+		}
+		if *at.Step > step {
+			break
+		}
+		kept = append(append(kept, line...), '\n')
+		rest = after
+	}
+	return kept, nil
 }
 
 func (f *Folder) cutRollouts(step int) error {

@@ -154,3 +154,22 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 }
+
+func TestMetricsUpTo(t *testing.T) {
+	one, two, three := `{"step":1}`+"\n", `{"step":2,"x":null}`+"\n", `{"step":3}`+"\n"
+	for _, c := range []struct{ in, want, err string }{
+		{one + two + three, one + two, ""},
+		{one + `{"st`, one, ""}, // torn by a crash
+		{"", "", ""},
+		{one + "spoiled\n" + two, "", "2: "},
+		{one + "{}\n" + two, "", "2: "},
+	} {
+		got, err := metricsUpTo([]byte(c.in), 2)
+		if (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
+			t.Errorf("%q: error %v, want %q", c.in, err, c.err)
+		}
+		if err == nil && string(got) != c.want {
+			t.Errorf("%q: kept %q, want %q", c.in, got, c.want)
+		}
+	}
+}
