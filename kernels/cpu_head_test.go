@@ -239,6 +239,50 @@ func TestHeadPeaked(t *testing.T) {
 	})
 }
 
+// TestLogprobNeverAboveZero: where nearly all probability is on one id, rounding must not lift its log-prob above 0,
+// nor make it anything but 0 where it is the only id.
+func TestLogprobNeverAboveZero(t *testing.T) {
+	eachISA(t, func(t *testing.T, isa string) {
+		r := newRig(t, isa, 1)
+		for V := 1; V < 40; V++ {
+			const N = 64
+			x := r.normal(N*V, 3)
+			targets := make([]int32, N)
+			for i := range targets {
+				targets[i] = int32(r.rng.IntN(V))
+				x[i*V+int(targets[i])] += float32(12 + 8*r.rng.Float64()) // 1-p from 1e-4 to nothing
+			}
+			// the logits of row i are column i of the weights
+			w, h := make([]float32, V*N), make([]float32, N*N)
+			for i := range N {
+				h[i*N+i] = 1
+				for v := range V {
+					w[v*N+i] = x[i*V+v]
+				}
+			}
+			W, H, Z := r.weight(w, V, N), r.buf(h), r.buf(x)
+			for _, temp := range []float32{1, 0.7, 0.9, 1.3} {
+				l, e, lse := r.fill(N, nan32), r.fill(N, nan32), r.fill(N, nan32)
+				r.HeadForward(l, e, lse, H, W, r.ints(targets), N, 1/temp)
+				all := r.get(l)
+				p := make([]SampleParams, N)
+				for i := range p {
+					p[i] = SampleParams{Temperature: temp, TopP: []float32{1, 0.999}[i%2], TopK: i % 3, Seed: uint64(i)}
+				}
+				for _, s := range r.Sample(Z, p, V) {
+					all = append(all, s.Logprob)
+				}
+				_, top := r.TopLogprobs(Z, 3, V, 1/temp)
+				for _, lp := range append(all, top...) {
+					if !(lp <= 0) || V == 1 && lp != 0 {
+						t.Fatalf("log-prob %g of %d ids at temperature %g", lp, V, temp)
+					}
+				}
+			}
+		}
+	})
+}
+
 /* ------------------------------------------------------------------ sampling */
 
 // TestSampleLogprobBits: whatever is drawn has the log-prob and entropy bits that HeadForward gives it.

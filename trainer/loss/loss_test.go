@@ -2,6 +2,7 @@ package loss
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -269,16 +270,31 @@ func TestAdvantages(t *testing.T) {
 	eq("dr_grpo", meanCentred(r, 0), []float64{.75, -.25, -.25, -.25})
 	eq("rloo", leaveOneOut(r, 0), []float64{1, -1. / 3, -1. / 3, -1. / 3})
 	for name, f := range map[string]AdvantageFunc{"grpo": groupNormalised, "dr_grpo": meanCentred, "rloo": leaveOneOut} {
-		for _, r := range [][]float64{{.1, .1, .1}, {0, 0, 0, 0, 0, 0, 0}, {.7}, {}} {
-			for _, a := range f(r, 1e-6) {
-				if math.Float64bits(a) != 0 {
-					t.Errorf("%s of constant group %v: %v, want exactly 0", name, r, a)
+		for n := range 20 { // of some sizes the mean of equal rewards rounds to another number
+			for _, r := range []float64{0, 1, .1, .7, 1. / 3, -1e9, 1e-300} {
+				for _, a := range f(slices.Repeat([]float64{r}, n), 1e-6) {
+					if math.Float64bits(a) != 0 {
+						t.Errorf("%s of %d rewards of %v: %v, want exactly 0", name, n, r, a)
+					}
 				}
 			}
 		}
 	}
 	// two nearly equal rewards: eps, not the tiny sigma, divides
 	eq("eps", groupNormalised([]float64{0, 1e-9}, 1e-6), []float64{-5e-4, 5e-4})
+}
+
+// A batch without policy tokens has weights of 0, not 1/0.
+func TestWeightOfNothing(t *testing.T) {
+	c := DefaultConfig()
+	for _, n := range []Normaliser{PerRollout, PerToken, PerLive, Constant} {
+		if w := c.weight(n, Norm{}, Rollout{}); w != 0 {
+			t.Errorf("normalise %s: %g", n, w)
+		}
+	}
+	if w := c.weight(PerRollout, Norm{Rollouts: 3, Tokens: 7}, Rollout{}); w != 0 {
+		t.Errorf("a rollout without policy tokens weighs %g", w)
+	}
 }
 
 func TestConfigErrors(t *testing.T) {
