@@ -41,6 +41,17 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// The defaults that are part of the method, not of a recipe.
+func TestDefaults(t *testing.T) {
+	c := Default()
+	got := []any{c.Rollout.N, c.Rescue.K, c.Rescue.Mode, c.Loss.Name, c.Loss.EtaMinus, c.Loss.EtaPlus, c.Loss.Eps, c.Loss.Old,
+		c.Optim.LR, c.Optim.Minibatches, c.Optim.Epochs, c.Rollout.Temperature}
+	want := []any{8, 8, ModeRouted, "grpo", 0.2, 0.28, 1e-6, "recompute", 1e-6, 2, 1, 1.0}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("defaults %v, want %v", got, want)
+	}
+}
+
 // Every recipe in the tree is a valid config.
 func TestRecipes(t *testing.T) {
 	paths, _ := filepath.Glob(filepath.Join(testutil.Root(t), "recipes", "*.yaml"))

@@ -262,3 +262,45 @@ func TestRowsShareOneWeight(t *testing.T) {
 		t.Errorf("one row of 4 policy tokens: %s\ntwo rows of 1 and 3: %s", sums[0], sums[1])
 	}
 }
+
+// A step's records: one policy version, base and rescue attempts in one group by (step, task), replaced attempts kept
+// and marked, each attempt once with a seed of its own.
+func TestRecordsOfARescuedStep(t *testing.T) {
+	g := newRig(t)
+	g.cfg.Budget.Rollouts = 200
+	g.must(t)
+	replaced, rescued := map[string]int{}, map[string]int{}
+	seeds := map[int64]string{}
+	for _, r := range g.records(t, "step_000002.jsonl.zst") {
+		if r.PolicyVersion != 1 {
+			t.Errorf("%s: sampled by version %d in step 2", r.ID, r.PolicyVersion)
+		}
+		if r.Phase != "train" && r.Phase != "rescue" {
+			continue
+		}
+		if other := seeds[r.Seed]; other != "" || r.Group != rollout.GroupID(2, r.Task) {
+			t.Errorf("%s: group %s, seed of %q", r.ID, r.Group, other)
+		}
+		seeds[r.Seed] = r.ID
+		switch {
+		case r.Phase == "rescue":
+			rescued[r.Group]++
+			if r.Harness == "h0" || r.Replaced || r.Advantage == nil {
+				t.Errorf("%s: harness %s, replaced %t, advantage %v", r.ID, r.Harness, r.Replaced, r.Advantage)
+			}
+		case r.Replaced:
+			replaced[r.Group]++
+			if r.Success || r.Advantage != nil {
+				t.Errorf("%s was replaced: success %t, advantage %v", r.ID, r.Success, r.Advantage)
+			}
+		}
+	}
+	if len(replaced) == 0 || len(replaced) != len(rescued) {
+		t.Fatalf("%d groups replaced, %d rescued", len(replaced), len(rescued))
+	}
+	for id := range replaced {
+		if replaced[id] != g.cfg.Rollout.N || rescued[id] != g.cfg.Rescue.K {
+			t.Errorf("group %s: %d attempts replaced by %d", id, replaced[id], rescued[id])
+		}
+	}
+}
