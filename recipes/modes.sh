@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The controls side by side: every rescue mode at the same number of rollouts, from the same policy, several seeds.
 #
-#   recipes/modes.sh OUT [MODE...]      SEEDS="1 2 3" ROLLOUTS=6000 JOBS=2 TASKS=200 recipes/modes.sh runs/modes
+#   recipes/modes.sh OUT [MODE...]      SEEDS="1 2 3" ROLLOUTS=4000 JOBS=2 TASKS=200 recipes/modes.sh runs/modes
 #
 # Writes OUT/table.md: H0 Avg@3 and Pass@3 on held-out tasks after training, a run each and their mean with the half width
 # of a 95% t interval. A run that is complete is not repeated; an interrupted one is resumed.
@@ -12,7 +12,7 @@ out=${1:?usage: recipes/modes.sh OUT [MODE...]}
 shift
 modes=("$@")
 [ ${#modes[@]} -gt 0 ] || modes=(off resample random repeat fixed mixture prefix routed)
-seeds=${SEEDS:-1 2 3} rollouts=${ROLLOUTS:-6000} jobs=${JOBS:-2} tasks=${TASKS:-200}
+seeds=${SEEDS:-1 2 3} rollouts=${ROLLOUTS:-4000} jobs=${JOBS:-2} tasks=${TASKS:-200}
 bin=${BIN:-bin/harness-s}
 mkdir -p "$out"
 
@@ -45,13 +45,13 @@ whole() { tr -d ' \n' <"$1" | grep -oE "\"$2\":[0-9.]+" | cut -d: -f2; }
       s="$out/$mode-$seed/summary.json"
       echo "$(field "$s" before avg@3) $(field "$s" after avg@3) $(field "$s" after pass@3) $(whole "$s" rescued_share) $(whole "$s" steps)"
     done | awk -v mode="$mode" '
-      function t95(n) { return n == 2 ? 12.71 : n == 3 ? 4.303 : n == 4 ? 3.182 : n == 5 ? 2.776 : 2.2 }
+      function t95(n) { split("0 12.71 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262", t, " "); return n in t ? t[n] : 1.96 }
       { b += $1; a[NR] = $2; sum += $2; p += $3; r += $4; st += $5 }
       END {
         m = sum / NR
-        for (i = 1; i <= NR; i++) { list = list (i > 1 ? " " : "") sprintf("%.2f", a[i]); v += (a[i] - m) ^ 2 }
-        half = NR > 1 ? sprintf("%.2f ± %.2f", m, t95(NR) * sqrt(v / (NR - 1) / NR)) : sprintf("%.2f", m)
-        printf "| %s | %.2f | %s | %s | %.2f | %s | %.0f |\n", mode, b / NR, list, half, p / NR, r > 0 ? sprintf("%.2f", r / NR) : "-", st / NR
+        for (i = 1; i <= NR; i++) { list = list " " sprintf("%.2f", a[i]); v += (a[i] - m) ^ 2 }
+        half = ""; if (NR > 1) half = sprintf(" ± %.2f", t95(NR) * sqrt(v / (NR - 1) / NR))
+        printf "| %s | %.2f |%s | %.2f%s | %.2f | %.2f | %.0f |\n", mode, b / NR, list, m, half, p / NR, r / NR, st / NR
       }'
   done
 } >"$out/table.md"
