@@ -151,6 +151,7 @@ func crashRig(kind, dir string) *rig {
 		g.cfg, g.build = modelConfig(), modelBuilder
 	case "real":
 		g.cfg, g.build = realConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
+		g.cfg.Budget.Rollouts = 96 // 8 steps
 	case "shipped":
 		g.cfg, g.build = shippedConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	}
@@ -247,7 +248,7 @@ func killUntilDone(t *testing.T, kind, dir string, rng *rand.Rand, span time.Dur
 	t.Helper()
 	resumed := 0
 	for try := 1; try < 200; try++ {
-		limit := time.Duration(rng.Float64() * float64(span) * (0.3 + 0.1*float64(try)))
+		limit := time.Duration(rng.Float64() * float64(span) * (0.4 + 0.2*float64(try)))
 		switch done := childUntil(t, kind, dir, limit); {
 		case done && resumed > 0:
 			return killed
