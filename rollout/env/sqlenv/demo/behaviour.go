@@ -3,8 +3,6 @@ package demo
 import (
 	"fmt"
 	"math/rand/v2"
-
-	"harness-s/rollout/env/sqlenv/taskgen"
 )
 
 // Behaviour is one thing that a harness may ask for.
@@ -51,19 +49,4 @@ func obey(asked Behaviour, p float64, rng *rand.Rand) Behaviour {
 		}
 	}
 	return out
-}
-
-// Matters says whether doing one of the things asked changes what happens on a task.
-func Matters(asked Behaviour, t *taskgen.Task) bool {
-	named := t.Form == taskgen.Lookup || t.Form == taskgen.Join || t.Form == taskgen.Update
-	for b, matters := range map[Behaviour]bool{
-		Look: t.Traps.Opaque, Count: t.Form == taskgen.Count, Clean: named, Page: t.Traps.Cut, Quote: t.Traps.Quote,
-		Recount: t.Form == taskgen.Update, Repair: t.Traps.Opaque || t.Traps.Quote || t.Traps.Dirty,
-		Retry: t.Traps.Opaque || t.Traps.Quote, Values: t.Traps.Dirty, Verify: t.Traps.Cut || t.Traps.Dirty,
-	} {
-		if asked&b != 0 && matters {
-			return true
-		}
-	}
-	return false
 }

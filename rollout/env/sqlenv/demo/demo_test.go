@@ -185,29 +185,6 @@ func TestNothingElseIsDone(t *testing.T) {
 	}
 }
 
-// Where a sibling's wish does not matter, obeying it changes no outcome.
-func TestMatters(t *testing.T) {
-	s := newStage(t)
-	for _, spec := range s.pool.Siblings() {
-		want, err := Asked(spec.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		matters := 0
-		for i := range 60 {
-			task := s.tasks.Task(taskgen.Demo, i)
-			if d := task.Data.(*taskgen.Task); Matters(want, d) {
-				matters++
-			} else if got := s.played(t, spec.ID, want, task).Success; got == d.Traps.Any() {
-				t.Errorf("%s on %s, traps %v: success %v", spec.ID, task.ID, d.Traps.Names(), got)
-			}
-		}
-		if matters == 0 || matters == 60 {
-			t.Errorf("%s: its wish matters on %d of 60 tasks", spec.ID, matters)
-		}
-	}
-}
-
 func TestObedience(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	const n = 4000
