@@ -16,7 +16,7 @@ import (
 type evalCmd struct {
 	RunDir   string   `name:"run" help:"Run folder: its config, pool, last checkpoint and router." placeholder:"DIR" xor:"from"`
 	Config   string   `help:"Run config instead of a run." placeholder:"CONFIG" xor:"from"`
-	Set      []string `help:"Override a key of --config." placeholder:"KEY=VALUE" sep:"none"`
+	Set      []string `help:"Override a key of --config; not with --run." placeholder:"KEY=VALUE" sep:"none"`
 	Model    string   `help:"Hugging Face folder to evaluate instead." placeholder:"DIR" xor:"policy"`
 	Endpoint string   `help:"Policy server to evaluate instead." placeholder:"URL" xor:"policy"`
 	Pool     string   `help:"Harness folder to use instead." placeholder:"DIR"`
@@ -31,6 +31,9 @@ type evalCmd struct {
 func (c *evalCmd) Run(ctx context.Context) error {
 	if c.RunDir == "" && c.Config == "" {
 		return usagef("eval: give --run or --config")
+	}
+	if c.RunDir != "" && len(c.Set) > 0 {
+		return usagef("eval: --set goes with --config, a run keeps its own config")
 	}
 	o := trainer.EvalOptions{
 		RunDir: c.RunDir, Model: c.Model, Endpoint: c.Endpoint, Pool: c.Pool,

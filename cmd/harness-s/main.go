@@ -28,7 +28,7 @@ type cli struct {
 	Route     routeCmd     `cmd:"" help:"Explain the router's choice for one task."`
 	Serve     serveCmd     `cmd:"" help:"Serve a policy with vLLM's HTTP API."`
 	Score     scoreCmd     `cmd:"" help:"Log-probs, entropies and gradients of given tokens."`
-	Tokenize  tokenizeCmd  `cmd:"" help:"Text to token ids and back."`
+	Tokenize  tokenizeCmd  `cmd:"" help:"Text to token ids and back: stdin has JSON lines {\"text\"} or {\"ids\"}."`
 	Pool      poolCmd      `cmd:"" help:"Harness pools."`
 	Env       envCmd       `cmd:"" help:"Environments: check gold solutions, grade answers."`
 	Bench     benchCmd     `cmd:"" help:"Benchmarks: kernels, step, decode, serve."`
