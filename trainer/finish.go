@@ -69,7 +69,9 @@ func (s Summary) Table(w io.Writer) {
 			k = score.K
 		}
 	}
-	fmt.Fprintf(t, "\nharness\tPass@%d before\tafter\tAvg@%d before\tafter\t\n", k, k)
+	if k > 0 { // something was evaluated
+		fmt.Fprintf(t, "\nharness\tPass@%d before\tafter\tAvg@%d before\tafter\t\n", k, k)
+	}
 	for _, id := range rowsOf(s.Before, s.After) {
 		b, hasB := s.Before[id]
 		a, hasA := s.After[id]

@@ -161,7 +161,9 @@ func (m metrics) describeGroups(base, rescue, retained []group, mode string) {
 		m["success/routed"] = routed.value()
 	}
 	m["rescue/rate"] = float64(failed) / math.Max(1, float64(len(base)))
-	m["rescue/success"] = rescued.value()
+	if rescued.n > 0 {
+		m["rescue/success"] = rescued.value()
+	}
 	m["group/constant"] = constant.value()
 	m["group/contrast"] = 1 - constant.value()
 }

@@ -24,7 +24,7 @@ func (c *clock) lap(out metrics) { out["time/step"] = time.Since(c.begun).Second
 
 // perf fills in throughput and memory.
 func (s *stepRun) perf() {
-	if t := s.out["time/step"]; t > 0 {
+	if t := s.out["time/step"]; t > 0 && s.n > 0 { // step 0 trains nothing
 		s.out["perf/tokens_per_s"] = s.out["tokens/policy"] / t
 	}
 	if rss := residentBytes(); rss > 0 {
@@ -52,14 +52,15 @@ func residentBytes() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// progress tells people how far a run is: a plain line a step, or on a terminal one line written over.
+// progress tells people how far a run is: a line a step that stays, and within a long phase lines in a log, or on a
+// terminal one line that is written over.
 type progress struct {
 	out      io.Writer
 	terminal bool
 	cfg      Config
 	begun    time.Time
 	first    int // rollouts done when this process began its first step
-	width    int // of the line on the terminal
+	width    int // of the terminal's line that is written over; 0: none
 }
 
 func newProgress(out io.Writer, terminal bool) *progress {
@@ -71,6 +72,9 @@ const (
 	phaseLines    = 10 * time.Second       // lines of a log
 	phaseTerminal = 200 * time.Millisecond // the line of a terminal
 )
+
+// maxTerminalLine is what every terminal shows in one line.
+const maxTerminalLine = 79
 
 // phase says what long thing starts now, and returns what is to be told of each attempt that ends.
 func (p *progress) phase(what string, rollouts int) func(ended int) {
@@ -100,9 +104,11 @@ func (p *progress) step(s state, m metrics) {
 	if s.Step == 0 {
 		return
 	}
-	line := fmt.Sprintf("step %d  reward %.3f  h0 %.3f  rescue %.2f -> %.2f  %.0f tok/s  %d/%d rollouts  %s",
-		s.Step, m["reward/mean"], m["success/h0"], m["rescue/rate"], m["rescue/success"],
-		m["perf/tokens_per_s"], s.Rollouts, p.cfg.Budget.Rollouts, p.left(s))
+	line := fmt.Sprintf("step %d  reward %.3f  h0 %.3f  failed %.2f", s.Step, m["reward/mean"], m["success/h0"], m["rescue/rate"])
+	if x, ok := m["rescue/success"]; ok { // something was rescued
+		line += fmt.Sprintf(" rescued %.2f", x)
+	}
+	line += fmt.Sprintf("  %.0f tok/s  %d/%d rollouts  %s", m["perf/tokens_per_s"], s.Rollouts, p.cfg.Budget.Rollouts, p.left(s))
 	if x, ok := m["policy/entropy"]; ok { // nothing was trained on otherwise
 		line += fmt.Sprintf("  entropy %.3f", x)
 	}
@@ -110,7 +116,7 @@ func (p *progress) step(s state, m metrics) {
 	if x, ok := m[name]; ok {
 		line += fmt.Sprintf("  %s %.3f", name, x)
 	}
-	p.show(line)
+	p.note(line)
 }
 
 // left is the time spent and, by the rollout budget, the time to go.
@@ -135,6 +141,7 @@ func (p *progress) show(line string) {
 		fmt.Fprintln(p.out, line)
 		return
 	}
+	line = line[:min(len(line), maxTerminalLine)] // a longer one would wrap, and could not be written over
 	pad := strings.Repeat(" ", max(0, p.width-len(line)))
 	p.width = len(line)
 	fmt.Fprint(p.out, "\r"+line+pad)

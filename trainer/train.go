@@ -17,7 +17,7 @@ var ErrInterrupted error = interruption{}
 
 type interruption struct{}
 
-func (interruption) Error() string { return "interrupted; continue with --resume" }
+func (interruption) Error() string { return "interrupted; continue with --run and --resume" }
 func (interruption) Unwrap() error { return context.Canceled }
 
 // Options are what a run needs besides its config.
@@ -26,7 +26,7 @@ type Options struct {
 	Resume   bool      // continue with the run's own config, the folder's; of the one given only Set counts
 	Set      []string  // the overrides (a.b=c) that the given config has in it
 	Out      io.Writer // progress and the closing table; nil: none
-	Terminal bool      // Out is a terminal: one line that is written over
+	Terminal bool      // Out is a terminal: long phases show in one line that is written over
 	Build    Builder   // wires the parts; nil: Build of this package
 	// Report writes report.html into a run folder and returns its path; nil: none.
 	Report func(dir string) (string, error)
@@ -100,6 +100,7 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 	defer func() {
 		if err != nil {
 			r.close()
+			folder.DropUnused()
 		}
 	}()
 	if opts.Resume {
@@ -218,7 +219,7 @@ func (r *run) interrupted() error {
 			return fmt.Errorf("interrupted, and the checkpoint failed: %w", err)
 		}
 	}
-	return ErrInterrupted
+	return fmt.Errorf("run folder %s: %w", r.folder.Dir, ErrInterrupted)
 }
 
 func (r *run) close() {

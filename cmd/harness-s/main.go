@@ -68,7 +68,7 @@ func run(args []string) int {
 	ctx, stop := context.Background(), func() {}
 	defer func() { stop() }()
 	err = k.BindToProvider(func() (context.Context, error) {
-		ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		context.AfterFunc(ctx, stop)
 		return ctx, nil
 	})

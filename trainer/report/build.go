@@ -58,7 +58,7 @@ func build(dir string, live bool) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &page{Title: "Run " + filepath.Base(dir), Live: live, Charts: charts(lines)}
+	p := &page{Title: "Run " + filepath.Base(dir), Live: live, Charts: charts(withEnd(lines, sum))}
 	p.Facts = facts(sum, lines)
 	p.Tiles = tiles(sum, lines)
 	p.Table = table(sum)
@@ -242,6 +242,21 @@ var chartSpecs = []chartSpec{
 	{"Turns", 0, []string{"turns/mean"}},
 	{"Tokens per second", 0, []string{"perf/tokens_per_s"}},
 	{"Seconds of a step", 0, []string{"time/rollout", "time/rescue", "time/logprob", "time/update", "time/sync"}},
+}
+
+// withEnd adds the evaluation after the last step, which only the summary has.
+func withEnd(lines []metricsLine, s *summary) []metricsLine {
+	if s == nil {
+		return lines
+	}
+	end := metricsLine{"step": s.Steps}
+	for name, raw := range s.After["h0"] {
+		var v float64
+		if json.Unmarshal(raw, &v) == nil {
+			end["eval/"+name+"/h0"] = v
+		}
+	}
+	return append(slices.Clone(lines), end)
 }
 
 // charts draws what the metrics hold; a chart without any of its metrics is left out.

@@ -85,6 +85,8 @@ func TestReportShowsTheRun(t *testing.T) {
 		"80.0%", "before: 40.0%", "75.0%", "Reward of retained groups", "61 s", // numbers of the summary
 		`class="pos"`, `class="neg"`, `class="ctx"`, "log-prob -0.5000", "replaced by rescue attempts", // samples down to tokens
 		"50.0% <small>2</small>", // the kind table
+		"step 2: 0.8",            // the last point of H0 on held-out tasks, which only the summary has
+		"<b>prompt</b><pre>[1]",  // what the policy read
 	} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the report lacks %q", want)
@@ -123,7 +125,7 @@ func TestView(t *testing.T) {
 		code int
 		want string
 	}{
-		{"/", 200, `href="/step/2"`}, {"/step/2", 200, "3 rollouts"}, {"/step/9", 404, ""}, {"/step/x", 404, ""}, {"/etc/passwd", 404, ""},
+		{"/", 200, `href="/step/2"`}, {"/step/2", 200, "3 rollouts"}, {"/step/2", 200, "failed under H0 and rescued"}, {"/step/9", 404, ""}, {"/step/x", 404, ""}, {"/etc/passwd", 404, ""},
 	} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodGet, c.path, nil)

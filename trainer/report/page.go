@@ -6,6 +6,8 @@ import (
 	"html/template"
 	"math"
 	"sort"
+
+	"harness-s/rollout"
 )
 
 //go:embed *.gohtml style.css
@@ -52,7 +54,8 @@ type page struct {
 	Table   []harnessRow // before and after, from the summary
 	Kinds   kindTable
 	Samples []sample
-	Live    bool // served by view: links to every rollout
+	Groups  []taskGroup // of a step's page
+	Live    bool        // served by view: links to every rollout
 	Steps   []stepLink
 }
 
@@ -78,6 +81,30 @@ type kindRow struct {
 type kindCell struct {
 	Share float64 // NaN without attempts
 	N     int
+}
+
+// taskGroup is the attempts at one task in a step: base first, then rescue.
+type taskGroup struct {
+	Task, Kind string
+	Replaced   bool
+	Samples    []sample
+}
+
+// group puts attempts of a task together, in the order in which the tasks come.
+func group(records []*rollout.Record, text decoder) []taskGroup {
+	var out []taskGroup
+	at := map[string]int{}
+	for _, r := range records {
+		i, known := at[r.Group]
+		if !known {
+			i = len(out)
+			at[r.Group] = i
+			out = append(out, taskGroup{Task: r.Task, Kind: r.TaskKind})
+		}
+		out[i].Replaced = out[i].Replaced || r.Replaced
+		out[i].Samples = append(out[i].Samples, newSample(r, text))
+	}
+	return out
 }
 
 type stepLink struct {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strings"
 
 	"harness-s/rollout"
 )
@@ -10,8 +11,9 @@ import (
 type sample struct {
 	ID, Harness, Kind, Phase, Status, Note string
 	Step                                   int
-	Success, Open, HasAdvantage            bool
+	Success, Open, HasAdvantage, Replaced  bool
 	Advantage                              float64
+	Prompt                                 string // the first row up to where the policy speaks, as text
 	Turns                                  []rollout.Turn
 	Rows                                   [][]tokenSpan
 }
@@ -33,13 +35,29 @@ func newSample(r *rollout.Record, text decoder) sample {
 	if r.Advantage != nil {
 		s.HasAdvantage, s.Advantage = true, *r.Advantage
 	}
-	if r.Replaced {
+	if s.Replaced = r.Replaced; s.Replaced {
 		s.Note = "Every attempt of its group failed: the group was replaced by rescue attempts and this row was not trained on."
 	}
+	s.Prompt = prompt(r, text)
 	for _, row := range r.Rows {
 		s.Rows = append(s.Rows, spans(row, r.Advantage, text))
 	}
 	return s
+}
+
+// maxPromptTokens bounds what is shown of a prompt.
+const maxPromptTokens = 2000
+
+// prompt is what the policy read before its first turn.
+func prompt(r *rollout.Record, text decoder) string {
+	if len(r.Rows) == 0 || len(r.Rows[0].TurnBounds) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, id := range r.Rows[0].Tokens[:min(r.Rows[0].TurnBounds[0][0], maxPromptTokens)] {
+		b.WriteString(text(id))
+	}
+	return strings.TrimSpace(b.String())
 }
 
 // spans classifies each token: ctx (not sampled), pos, neg or zero by the sign of the advantage.

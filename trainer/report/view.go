@@ -79,12 +79,8 @@ func stepPage(dir string, step int) (*page, error) {
 		if err != nil {
 			return nil, err
 		}
-		text := openDecoder(dir)
-		p := &page{Title: fmt.Sprintf("%s, step %d: %d rollouts", filepath.Base(dir), step, len(records))}
-		for _, r := range records {
-			p.Samples = append(p.Samples, newSample(r, text))
-		}
-		return p, nil
+		title := fmt.Sprintf("%s, step %d: %d rollouts", filepath.Base(dir), step, len(records))
+		return &page{Title: title, Groups: group(records, openDecoder(dir))}, nil
 	}
 	return nil, fmt.Errorf("step %d: %w", step, os.ErrNotExist)
 }

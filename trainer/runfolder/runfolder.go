@@ -85,6 +85,18 @@ func (f *Folder) leftovers() string {
 	return ""
 }
 
+// DropUnused removes a closed folder in which no run ever began. Whatever else lies in it stays, and the folder with it.
+func (f *Folder) DropUnused() {
+	if _, err := os.Stat(f.Path("config.yaml")); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	for _, sub := range subfolders {
+		os.Remove(f.Path(sub)) // only when empty
+	}
+	os.Remove(f.Path(".lock"))
+	os.Remove(f.Dir)
+}
+
 // acquire takes the folder's lock, which the system drops when the process ends, however it ends.
 func (f *Folder) acquire() error {
 	lock, err := os.OpenFile(f.Path(".lock"), os.O_RDWR|os.O_CREATE, 0o644)

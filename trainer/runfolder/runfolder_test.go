@@ -2,6 +2,7 @@ package runfolder
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -170,6 +171,34 @@ func TestMetricsUpTo(t *testing.T) {
 		}
 		if err == nil && string(got) != c.want {
 			t.Errorf("%q: kept %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
+func TestDropUnused(t *testing.T) {
+	fresh := filepath.Join(t.TempDir(), "fresh")
+	f, err := Open(fresh, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	f.DropUnused()
+	if _, err := os.Stat(fresh); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an unused folder stays: %v", err)
+	}
+	for _, name := range []string{"config.yaml", "pool/notes.txt"} { // a run, and somebody's file
+		dir := t.TempDir()
+		f, err := Open(dir, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		f.DropUnused()
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
