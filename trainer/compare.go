@@ -128,9 +128,21 @@ func (c Comparison) Table(w io.Writer) {
 		for _, a := range after {
 			ends += fmt.Sprintf(" %.3f", a)
 		}
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %.2f | %.0f |%s |\n", mode,
-			interval(before), interval(after), interval(gain), interval(pass), interval(routed), average(share), average(rollouts), ends)
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %s | %.0f |%s |\n", mode,
+			interval(before), interval(after), interval(gain), interval(pass),
+			onlyIf(average(routed) > 0, interval(routed)), onlyIf(rescues(mode), fmt.Sprintf("%.2f", average(share))), average(rollouts), ends)
 	}
+}
+
+// rescues says whether a mode replaces failed groups.
+func rescues(mode string) bool { return mode != ModeOff && mode != ModeMixture }
+
+// onlyIf is a cell, or a dash where there is nothing to say.
+func onlyIf(ok bool, cell string) string {
+	if ok {
+		return cell
+	}
+	return "–"
 }
 
 // order is the modes, best first.
