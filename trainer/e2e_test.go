@@ -98,6 +98,7 @@ func TestRealParts(t *testing.T) {
 			t.Errorf("rollout %s: %d rows, harness %q, version %d", r.ID, len(r.Rows), r.HarnessHash, r.PolicyVersion)
 		}
 	}
+	weightFilesAlone(t, g.dir)
 	again := realRig(t, policy)
 	again.must(t)
 	sameRun(t, g.dir, again.dir)
@@ -108,6 +109,24 @@ func TestRealParts(t *testing.T) {
 	}
 	if res.Scores["h0"].Tasks != 2 {
 		t.Errorf("eval of the run: %+v", res.Scores)
+	}
+}
+
+// weightFilesAlone checks that a checkpoint's *.safetensors are the weights and nothing else: vLLM loads every one of them.
+func weightFilesAlone(t *testing.T, dir string) {
+	t.Helper()
+	checkpoints, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "step_*"))
+	if len(checkpoints) == 0 {
+		t.Fatal("the run left no checkpoint")
+	}
+	for _, c := range checkpoints {
+		files, _ := filepath.Glob(filepath.Join(c, "*.safetensors"))
+		if len(files) != 1 || filepath.Base(files[0]) != "model.safetensors" {
+			t.Errorf("%s holds %v, want model.safetensors alone", c, files)
+		}
+		if _, err := os.Stat(filepath.Join(c, optimizerName)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

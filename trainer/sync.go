@@ -91,7 +91,9 @@ func (r *run) checkpoint() error {
 	return r.folder.Prune("checkpoints", r.cfg.Checkpoint.Keep)
 }
 
-const optimizerName = "optimizer.safetensors"
+// optimizerName holds the Adam moments, as safetensors. The ending is another, because vLLM loads every *.safetensors of a
+// model folder as weights.
+const optimizerName = "optimizer.moments"
 
 // linkAll hard-links every file of from into to, or leaves to empty.
 func linkAll(from, to string) error {

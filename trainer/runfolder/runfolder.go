@@ -6,7 +6,7 @@
 //	metrics.jsonl                 one line a step: {"step": N, "reward/mean": ...}
 //	rollouts/LABEL_N.jsonl.zst    rollouts of step N; labels: step, before, eval, after, anchor
 //	router/                       router statistics by step
-//	checkpoints/step_N/           N completed steps: Hugging Face folder, optimizer.safetensors, state.json
+//	checkpoints/step_N/           N completed steps: Hugging Face folder, optimizer.moments, state.json
 //	sync/step_N/                  weights last sent to the rollout servers
 //	nonfinite/                    minibatches whose loss or gradient was not finite
 //	summary.json, report.html     the outcome
