@@ -57,7 +57,9 @@ func checkEndpoint(ctx context.Context, url string) []finding {
 
 func checkGenerate(ctx context.Context, client *vllm.Client) finding {
 	f := finding{What: "generate", need: true}
-	reply, err := client.Generate(ctx, rollout.Request{RolloutID: "doctor", Prompt: []int32{0}, MaxTokens: 1, Temperature: 1, Seed: 1})
+	// Several tokens: a prompt of one ends vLLM's CPU engine (0.32, Qwen3.5).
+	prompt := []int32{0, 1, 2, 3, 4, 5, 6, 7}
+	reply, err := client.Generate(ctx, rollout.Request{RolloutID: "doctor", Prompt: prompt, MaxTokens: 1, Temperature: 1, Seed: 1})
 	if err != nil {
 		f.Found = err.Error()
 		return f
