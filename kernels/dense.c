@@ -39,6 +39,7 @@ static void hs_cut_tiles(const hs_ctx *c, int64_t M, int64_t panels, int64_t flo
     const int64_t worth = hs_max(1, flops / 200000); /* a task is at least some microseconds */
     const int64_t want = hs_min(4 * c->threads, worth);
     if (*rb * *cb < want) *cb = hs_min(panels, hs_ceil(want, *rb));
+    *cb = hs_ceil(panels, panels / *cb); /* blocks of one width, the last one excepted */
     if (*rb * *cb < want) *rb = hs_min(hs_ceil(M, c->ops->mr), hs_ceil(want, *cb));
 }
 

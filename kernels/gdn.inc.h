@@ -184,20 +184,40 @@ HS_WORKER(gdn) {
     }
 }
 
+/* touch asks for n floats ahead of their use. */
+HS_INLINE void FN(touch)(const float *p, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i);
+}
+
+/* gdn_touch asks for what a lone row at place i0 of its chunk reads of the cache: a decoding step meets every sequence's
+ * state once, from far memory, and would wait for each line in turn. */
+static void FN(gdn_touch)(const hs_gdn_shape *s, FN(gdn_cache) c, int64_t i0) {
+    int64_t group = s->hv / s->hk;
+    FN(touch)(c.S, group * s->dk * s->dv);
+    for (int64_t d = 0; d < s->dk; d++) FN(touch)(c.KT + d * HS_C, i0 + 1);
+    for (int64_t h = 0; h < group; h++) FN(touch)(c.U + h * HS_C * s->dv, i0 * s->dv);
+}
+
+/* gdn_state is the part of a span's state that belongs to an item. */
+HS_INLINE FN(gdn_cache) FN(gdn_state)(const hs_gdn_args *a, int64_t item) {
+    const hs_gdn_shape *s = &a->s;
+    int64_t group = s->hv / s->hk, kh = item % s->hk, h0 = kh * group;
+    float *st = (float *)a->states[item / s->hk];
+    float *G = st + s->hv * s->dk * s->dv, *KT = G + s->hv * 2 * HS_C, *U = KT + s->hk * s->dk * HS_C;
+    return (FN(gdn_cache)){st + h0 * s->dk * s->dv, G + h0 * 2 * HS_C, KT + kh * s->dk * HS_C, U + h0 * HS_C * s->dv};
+}
+
 /* Item: (span, key head). State: S [Hv,Dk,Dv] | G [Hv,2,HS_C] | KT [Hk,Dk,HS_C] | U [Hv,HS_C,Dv]. */
 HS_WORKER(gdn_extend) {
     const hs_gdn_args *a = args_;
     const hs_gdn_shape *s = &a->s;
-    int64_t group = s->hv / s->hk;
     for (int64_t item = lo; item < hi; item++) {
         const hs_span *sp = a->spans + item / s->hk;
-        int64_t kh = item % s->hk, h0 = kh * group;
-        float *st = (float *)a->states[item / s->hk];
-        float *G = st + s->hv * s->dk * s->dv, *KT = G + s->hv * 2 * HS_C, *U = KT + s->hk * s->dk * HS_C;
-        FN(gdn_cache) c = {st + h0 * s->dk * s->dv, G + h0 * 2 * HS_C, KT + kh * s->dk * HS_C, U + h0 * HS_C * s->dv};
+        FN(gdn_cache) c = FN(gdn_state)(a, item);
+        if (item + 1 < hi) FN(gdn_touch)(s, FN(gdn_state)(a, item + 1), a->spans[(item + 1) / s->hk].pos % HS_C);
         for (int64_t done = 0; done < sp->len;) {
             int64_t i0 = (sp->pos + done) % HS_C, n = hs_min(HS_C - i0, sp->len - done);
-            FN(gdn_rows)(s, c, FN(gdn_io)(a, sp->row + done, kh), i0, n, scratch);
+            FN(gdn_rows)(s, c, FN(gdn_io)(a, sp->row + done, item % s->hk), i0, n, scratch);
             done += n;
         }
     }

@@ -135,6 +135,12 @@ static int64_t FN(matmul_thin)(const hs_matmul_args *g, int64_t r0, int64_t r1, 
     return j0;
 }
 
+/* Asks for part i of n floats of the next panel, to lie in the second-level cache when its turn comes. */
+HS_INLINE void FN(mm_ahead)(const float *next, int64_t n, int64_t i, int64_t parts) {
+    for (int64_t at = FN(mm_cut)(n / 16, parts, i), end = FN(mm_cut)(n / 16, parts, i + 1); at < end; at++)
+        __builtin_prefetch(next + at * 16, 0, 2);
+}
+
 /* Rows r0..r1 by panels j0..j1 of the product. */
 static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, int64_t j0, int64_t j1, float *scratch) {
     if (r1 - r0 <= 2 && !g->add) j0 = FN(matmul_thin)(g, r0, r1, j0, j1);
@@ -154,6 +160,7 @@ static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, in
             const int64_t n = hs_min(HS_NR, g->N - j * HS_NR);
             for (int64_t s = 0; s < slivers; s++) {
                 const int64_t i0 = FN(mm_cut)(rows, slivers, s), i1 = FN(mm_cut)(rows, slivers, s + 1);
+                if ((j + 1) * HS_NR < g->N) FN(mm_ahead)(b + HS_NR * g->K, kc * HS_NR, s, slivers);
                 FN(mm_tile_rm)((int)(i1 - i0), kc, run, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
             }
         }

@@ -55,7 +55,7 @@ void hs_conv_extend(hs_ctx *c, uintptr_t y, uintptr_t x, uintptr_t w, const uint
     first[0] = 0;
     for (int64_t i = 0; i < nspans; i++) first[i + 1] = first[i] + a.spans[i].len;
     hs_parallel(c, c->ops->conv_extend, &a, first[nspans], hs_grain(ch * (k + 10) / 8), 0);
-    hs_parallel(c, c->ops->conv_state, &a, nspans, hs_grain(ch * k / 8), 0);
+    hs_parallel(c, c->ops->conv_state, &a, nspans, hs_grain(ch * k), 0); /* copies in memory far away */
 }
 
 /* ---------------------------------------------------------------- gates */
@@ -147,7 +147,9 @@ void hs_gdn_extend(hs_ctx *c, uintptr_t o, uintptr_t qkv, uintptr_t g, uintptr_t
                    const int64_t *spans, int64_t nspans, int64_t hk, int64_t hv, int64_t dk, int64_t dv) {
     hs_gdn_args a = {.s = hs_gdn_dims(hk, hv, dk, dv), .o = HS_F(o), .qkv = HS_CF(qkv), .g = HS_CF(g),
                      .beta = HS_CF(beta), .spans = (const hs_span *)spans, .states = states};
-    hs_parallel(c, c->ops->gdn_extend, &a, nspans * hk, 1, (size_t)hs_gdn_work(&a.s));
+    /* Claims of several items, so that one can ask for the next one's state. */
+    int64_t items = nspans * hk, grain = hs_max(1, items / (8 * c->threads));
+    hs_parallel(c, c->ops->gdn_extend, &a, items, grain, (size_t)hs_gdn_work(&a.s));
 }
 
 /* ---------------------------------------------------------------- gated norm */

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "internal.h"
 
@@ -24,7 +25,7 @@
 #define HS_OPEN ((uint64_t)1 << 31)
 #define HS_INSIDE(w) ((w) & (HS_OPEN - 1))
 #define HS_GEN(w) ((w) >> 32)
-enum { HS_SPINS = 4000 }; /* some tens of microseconds, then sleep */
+enum { HS_SPINS = 10000 }; /* some hundred microseconds, then sleep */
 
 typedef struct {
     hs_pool *pool;
@@ -191,9 +192,19 @@ float *hs_slot(hs_ctx *c, int slot, size_t floats) {
     return c->slot[slot];
 }
 
+/* hs_even makes few claims even, so that no thread waits for another's last one: their number becomes a multiple of the
+ * threads. Large claims keep to whole vectors. */
+static int64_t hs_even(int64_t n, int64_t grain, int64_t threads) {
+    const int64_t claims = hs_ceil(n, grain);
+    if (claims > 4 * threads) return grain;
+    const int64_t even = hs_ceil(n, hs_ceil(claims, threads) * threads);
+    return even < 1024 ? even : hs_ceil(even, 64) * 64;
+}
+
 void hs_parallel(hs_ctx *c, hs_fn fn, const void *args, int64_t n, int64_t grain, size_t scratch_floats) {
     if (n <= 0) return;
     if (grain < 1) grain = 1;
+    if (n > grain) grain = hs_even(n, grain, c->threads);
     int alone = c->pool == NULL || n <= grain;
     for (int i = 0; i < (alone ? 1 : c->threads); i++) {
         if (!hs_grow(&c->scratch[i], &c->scratch_cap[i], scratch_floats)) {
@@ -208,9 +219,16 @@ void hs_parallel(hs_ctx *c, hs_fn fn, const void *args, int64_t n, int64_t grain
         hs_run(c->pool, fn, args, n, grain);
 }
 
+/* Large blocks (weights, caches) are asked for in huge pages: a decoding step walks through all of them. */
+enum { HS_HUGE = 1 << 21 };
+
 uintptr_t hs_alloc(int64_t bytes) {
     void *mem = NULL;
-    if (bytes < 0 || bytes > (int64_t)1 << 46 || posix_memalign(&mem, 64, (size_t)bytes + 64) != 0) return 0;
+    const size_t align = bytes >= 2 * HS_HUGE ? HS_HUGE : 64;
+    if (bytes < 0 || bytes > (int64_t)1 << 46 || posix_memalign(&mem, align, (size_t)bytes + 64) != 0) return 0;
+#if defined(MADV_HUGEPAGE)
+    if (align == HS_HUGE) madvise(mem, (size_t)bytes / HS_HUGE * HS_HUGE, MADV_HUGEPAGE); /* a wish: may fail */
+#endif
     memset(mem, 0, (size_t)bytes);
     return (uintptr_t)mem;
 }

@@ -188,30 +188,45 @@ func (d *Decoder) dropBlocks(seq *Seq) {
 	seq.blocks, seq.pages = nil, nil
 }
 
+// slabStates are allocated at a time.
+const slabStates = 16
+
 // takeState is a free state or a new one.
 func (d *Decoder) takeState() (seqState, error) {
-	if n := len(d.states); n > 0 {
-		s := d.states[n-1]
-		d.states = d.states[:n-1]
-		return s, nil
+	if len(d.states) == 0 {
+		if err := d.growStates(); err != nil {
+			return seqState{}, err
+		}
 	}
+	n := len(d.states) - 1
+	s := d.states[n]
+	d.states = d.states[:n]
+	return s, nil
+}
+
+// growStates makes more free states, at most as many as sequences can be open.
+func (d *Decoder) growStates() error {
 	cfg, be := &d.m.Config, d.m.be
 	layers := cfg.count(LinearAttention)
 	gdn, conv := 0, 0
 	if layers > 0 {
 		gdn, conv = align(be.GDNState(cfg.GDN())), align(be.ConvState(cfg.GDN().Channels(), cfg.K))
 	}
-	all, err := be.Alloc("sequence state", layers*(gdn+conv))
+	words, n := layers*(gdn+conv), max(1, min(slabStates, d.opt.MaxSeqs-d.open))
+	slab, err := be.Alloc("sequence state", n*words)
 	if err != nil {
-		return seqState{}, fmt.Errorf("decoder: allocate sequence state: %w", err)
+		return fmt.Errorf("decoder: allocate sequence state: %w", err)
 	}
-	d.bufs = append(d.bufs, all)
-	s := seqState{all: all}
-	for i := range layers {
-		s.gdn = append(s.gdn, all.Slice(i*(gdn+conv), be.GDNState(cfg.GDN())))
-		s.conv = append(s.conv, all.Slice(i*(gdn+conv)+gdn, be.ConvState(cfg.GDN().Channels(), cfg.K)))
+	d.bufs = append(d.bufs, slab)
+	for i := n - 1; i >= 0; i-- {
+		s := seqState{all: slab.Slice(i*words, words)}
+		for l := range layers {
+			s.gdn = append(s.gdn, s.all.Slice(l*(gdn+conv), be.GDNState(cfg.GDN())))
+			s.conv = append(s.conv, s.all.Slice(l*(gdn+conv)+gdn, be.ConvState(cfg.GDN().Channels(), cfg.K)))
+		}
+		d.states = append(d.states, s)
 	}
-	return s, nil
+	return nil
 }
 
 // snapshot copies one GDN layer's state at a block's end into the block.
