@@ -135,6 +135,22 @@ static int64_t FN(matmul_thin)(const hs_matmul_args *g, int64_t r0, int64_t r1, 
     return j0;
 }
 
+/* mm_copy copies m rows of n floats, n <= HS_NR. */
+HS_INLINE void FN(mm_copy)(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t m, int64_t n) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j += VW) v_storen(dst + i * ldd + j, v_loadn(src + i * lds + j, n - j), n - j);
+}
+
+/* tile_rm by way of a small buffer, for rows of C that lie a multiple of 2 KiB apart: they fall into one or two sets of the
+ * first-level cache, and every one of many short runs would fetch them anew. */
+static void FN(mm_tile_far)(int m, int64_t k, int64_t run, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,
+                            int64_t n, int mode) {
+    _Alignas(64) float tile[HS_MR * HS_NR];
+    if (mode == HS_ACCUMULATE) FN(mm_copy)(tile, HS_NR, c, ldc, m, n);
+    FN(mm_tile_rm)(m, k, run, a, lda, b, tile, HS_NR, n, mode);
+    FN(mm_copy)(c, ldc, tile, HS_NR, m, n);
+}
+
 /* Asks for part i of n floats of the next panel, to lie in the second-level cache when its turn comes. */
 HS_INLINE void FN(mm_ahead)(const float *next, int64_t n, int64_t i, int64_t parts) {
     for (int64_t at = FN(mm_cut)(n / 16, parts, i), end = FN(mm_cut)(n / 16, parts, i + 1); at < end; at++)
@@ -161,7 +177,10 @@ static void FN(matmul_block)(const hs_matmul_args *g, int64_t r0, int64_t r1, in
             for (int64_t s = 0; s < slivers; s++) {
                 const int64_t i0 = FN(mm_cut)(rows, slivers, s), i1 = FN(mm_cut)(rows, slivers, s + 1);
                 if ((j + 1) * HS_NR < g->N) FN(mm_ahead)(b + HS_NR * g->K, kc * HS_NR, s, slivers);
-                FN(mm_tile_rm)((int)(i1 - i0), kc, run, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
+                if (g->N % 512 == 0 && run < 32)
+                    FN(mm_tile_far)((int)(i1 - i0), kc, run, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
+                else
+                    FN(mm_tile_rm)((int)(i1 - i0), kc, run, a + i0 * lda, lda, b, g->c + (r0 + i0) * g->N + j * HS_NR, g->N, n, mode);
             }
         }
     }
