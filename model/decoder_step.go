@@ -146,7 +146,7 @@ func (d *Decoder) splitRounds(work []Work, spans []kernels.Span) []round {
 	for i, s := range spans {
 		for n := 0; s.Len > 0; n++ {
 			if n == len(rounds) {
-				rounds = append(rounds, round{gdn: make([][]kernels.Buffer, d.blocks.gdn), conv: make([][]kernels.Buffer, d.blocks.gdn)})
+				rounds = append(rounds, d.newRound(len(work)-i))
 			}
 			part := s
 			part.Len = min(s.Len, kernels.ChunkLen-s.Pos%kernels.ChunkLen)
@@ -159,6 +159,15 @@ func (d *Decoder) splitRounds(work []Work, spans []kernels.Span) []round {
 		}
 	}
 	return rounds
+}
+
+// newRound is an empty round with room for n spans.
+func (d *Decoder) newRound(n int) round {
+	r := round{spans: make([]kernels.Span, 0, n), states: make([]seqState, 0, n), ends: make([]*block, 0, n)}
+	for range d.blocks.gdn {
+		r.gdn, r.conv = append(r.gdn, make([]kernels.Buffer, 0, n)), append(r.conv, make([]kernels.Buffer, 0, n))
+	}
+	return r
 }
 
 func (r *round) add(s kernels.Span, state seqState, end *block) {
