@@ -83,6 +83,11 @@ func TestRealParts(t *testing.T) {
 		t.Errorf("summary %+v", sum)
 	}
 	for _, m := range g.lines(t)[1:] {
+		for _, name := range []string{"errors/env", "errors/server", "errors/parse", "errors/nonfinite", "perf/mfu"} {
+			if _, there := m[name]; !there {
+				t.Errorf("step %v: no metric %s", m["step"], name)
+			}
+		}
 		if m["errors/env"]+m["errors/server"]+m["group/dropped"] != 0 {
 			t.Errorf("step %v: broken attempts: %v", m["step"], m)
 		}

@@ -13,9 +13,11 @@ import (
 
 // describe fills in the step's metrics known before the update.
 func (s *stepRun) describe(base, rescue, retained []group, batches []minibatch) {
+	for _, cause := range []string{"env", "server", "parse", "nonfinite"} {
+		s.out["errors/"+cause] = 0 // a step without faults says so
+	}
 	s.out.describeRollouts(s.records)
 	s.out.describeGroups(base, rescue, retained, s.cfg.Rescue.Mode)
-	s.out["errors/nonfinite"] = 0
 	for _, m := range batches {
 		s.out["tokens/effective"] += float64(m.tokens)
 	}

@@ -14,6 +14,10 @@ import (
 // maxLineBytes bounds one line of RunTokenize's input.
 const maxLineBytes = 64 << 20
 
+// nextLine is U+0085, which some readers take for the end of a line, as they do U+2028 and U+2029; the JSON
+// encoder escapes those two and every other separator of lines, but not this one.
+var nextLine = []byte("\u0085")
+
 // lineIn is a line to tokenize (text, special) or to decode (ids).
 type lineIn struct {
 	Text    *string `json:"text"`
@@ -33,7 +37,8 @@ func RunTokenize(t *Tokenizer, r io.Reader, w io.Writer) error {
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 0, 64<<10), maxLineBytes)
 	out := bufio.NewWriter(w)
-	enc := json.NewEncoder(out)
+	var one bytes.Buffer
+	enc := json.NewEncoder(&one)
 	enc.SetEscapeHTML(false)
 	line := 0
 	for in.Scan() {
@@ -45,7 +50,11 @@ func RunTokenize(t *Tokenizer, r io.Reader, w io.Writer) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("tokenize: line %d: %w", line, err), out.Flush())
 		}
+		one.Reset()
 		if err := enc.Encode(answer); err != nil {
+			return fmt.Errorf("tokenize: the answer to line %d: %w", line, err)
+		}
+		if _, err := out.Write(bytes.ReplaceAll(one.Bytes(), nextLine, []byte(`\u0085`))); err != nil {
 			return fmt.Errorf("tokenize: write the answer to line %d: %w", line, err)
 		}
 	}

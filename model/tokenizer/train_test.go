@@ -124,6 +124,23 @@ func TestRunTokenize(t *testing.T) {
 	}
 }
 
+// Readers differ in what ends a line: one line of the answer is one line to all of them.
+func TestRunTokenizeAnswersInOneLine(t *testing.T) {
+	const text = "a\u0085b\u2028c\u2029d\v\f\x1c\x1d\x1ee"
+	in, _ := json.Marshal(map[string]string{"text": text})
+	var out bytes.Buffer
+	if err := RunTokenize(trained(), bytes.NewReader(in), &out); err != nil {
+		t.Fatal(err)
+	}
+	if line := strings.TrimSuffix(out.String(), "\n"); strings.ContainsAny(line, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029") {
+		t.Errorf("a separator of lines is in %q", line)
+	}
+	var got struct{ Text string }
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Text != text {
+		t.Errorf("text %q (%v), want %q", got.Text, err, text)
+	}
+}
+
 func itoa(n int32) string { b, _ := json.Marshal(n); return string(b) }
 
 func TestRunTokenizeNamesTheBadLine(t *testing.T) {
