@@ -12,7 +12,7 @@ type planCmd struct {
 	Config string   `arg:"" help:"Run config (YAML)." placeholder:"CONFIG"`
 	Set    []string `help:"Override a key." placeholder:"KEY=VALUE" sep:"none"`
 	Device string   `help:"this (measured), or a GPU by name: h200, h100, a100, l40s, rtx4090 (datasheet memory, published product rates)." default:"this"`
-	Tokens int      `help:"Tokens of a rollout, prompt included." default:"400"`
+	Tokens int      `help:"Tokens of a rollout, prompt included; 0: a third of rollout.max_context."`
 	JSON   bool     `help:"Machine-readable output on stdout."`
 }
 
@@ -28,12 +28,15 @@ var gpus = map[string]trainer.Device{
 
 // Run prints the estimate.
 func (c *planCmd) Run() error {
-	if c.Tokens < 1 {
-		return usagef("plan: --tokens must be at least 1")
+	if c.Tokens < 0 {
+		return usagef("plan: --tokens must not be negative")
 	}
 	cfg, err := trainer.LoadConfig(c.Config, c.Set)
 	if err != nil {
 		return usageError{err}
+	}
+	if c.Tokens == 0 {
+		c.Tokens = max(1, cfg.Rollout.MaxContext/3)
 	}
 	device, ok := gpus[strings.ToLower(c.Device)]
 	if !ok {
