@@ -2,7 +2,10 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"testing"
+
+	"harness-s/model"
 )
 
 // The benchmarked model must be the one the targets are stated for.
@@ -36,6 +39,28 @@ func TestMedian(t *testing.T) {
 	for want, v := range map[float64][]float64{2: {3, 1, 2}, 2.5: {4, 1, 2, 3}, 7: {7}} {
 		if got := median(v); got != want {
 			t.Errorf("median %v = %v, want %v", v, got, want)
+		}
+	}
+}
+
+// BenchmarkStepLength shows that a step's time is linear in its tokens.
+func BenchmarkStepLength(b *testing.B) {
+	for _, length := range []int{256, 1024} {
+		for _, tokens := range []int{1024, 4096, 16384} {
+			b.Run(fmt.Sprintf("%d_tokens_in_rows_of_%d", tokens, length), func(b *testing.B) {
+				err := withModel(Options{Threads: 2}, true, func(m *model.Model) error {
+					batch, coef := rowsOf(tokens/length, length, m.Config.Vocab)
+					err := trainStep(m, batch, coef, 1) // takes the memory
+					for n := 2; err == nil && b.Loop(); n++ {
+						err = trainStep(m, batch, coef, n)
+					}
+					return err
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(tokens*b.N)/b.Elapsed().Seconds(), "tokens/s")
+			})
 		}
 	}
 }

@@ -18,7 +18,7 @@ const (
 func Step(o Options) (Result, error) {
 	r := Result{Bench: "step", Shape: fmt.Sprintf("%dx%d tokens, 2.08M parameters", stepRows, stepLen), Threads: o.Threads}
 	err := withModel(o, true, func(m *model.Model) error {
-		b, coef := randomBatch(m.Config.Vocab)
+		b, coef := rowsOf(stepRows, stepLen, m.Config.Vocab)
 		n := 0
 		var err error
 		r.Runs, err = measure(o.repeat(), stepRows*stepLen, func() error { n++; return trainStep(m, b, coef, n) })
@@ -30,14 +30,15 @@ func Step(o Options) (Result, error) {
 	return r, err
 }
 
-func randomBatch(vocab int) (b model.Batch, coef []float32) {
+// rowsOf is a packed batch of random rows, with an advantage a row.
+func rowsOf(rows, length, vocab int) (b model.Batch, coef []float32) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	row := make([]int32, stepLen)
-	for range stepRows {
+	row := make([]int32, length)
+	for range rows {
 		advantage := float32(rng.NormFloat64())
 		for t := range row {
 			row[t] = int32(rng.IntN(vocab))
-			coef = append(coef, -advantage/float32(stepRows*stepLen))
+			coef = append(coef, -advantage/float32(rows*length))
 		}
 		b.Add(row, nil)
 	}
