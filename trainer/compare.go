@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -109,7 +110,7 @@ func (c Comparison) Table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "| mode | H0 Avg@%d before | after | gain | H0 Pass@%d after | routed Avg@%d after | rescued share | rollouts | each seed's end |\n|---|---|---|---|---|---|---|---|---|\n", k, k, k)
 	for _, mode := range c.order() {
-		seeds := sortedKeys(c.Modes[mode])
+		seeds := slices.Sorted(maps.Keys(c.Modes[mode]))
 		col := func(f func(Summary) float64) []float64 {
 			var v []float64
 			for _, s := range seeds {
@@ -153,7 +154,7 @@ func (c Comparison) order() []string {
 			end[mode] += s.After[harness.BaseID].Avg / float64(len(bySeed))
 		}
 	}
-	out := sortedKeys(c.Modes)
+	out := slices.Sorted(maps.Keys(c.Modes))
 	sort.SliceStable(out, func(i, j int) bool { return end[out[i]] > end[out[j]] })
 	return out
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -329,7 +331,7 @@ func (r *fakeRouter) Observe(step int, records []*rollout.Record) error {
 	r.At, r.Rank = step, nil
 	for len(wins) > 0 {
 		best := ""
-		for _, id := range sortedKeys(wins) {
+		for _, id := range slices.Sorted(maps.Keys(wins)) {
 			if best == "" || wins[id] > wins[best] {
 				best = id
 			}

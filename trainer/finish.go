@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"text/tabwriter"
 
 	"harness-s/rollout/harness"
@@ -89,9 +91,9 @@ func cell(x float64, ok bool) string {
 }
 
 // rowsOf orders harnesses: h0, siblings by id, routed.
-func rowsOf(maps ...map[string]Score) []string {
+func rowsOf(scores ...map[string]Score) []string {
 	all := map[string]bool{}
-	for _, m := range maps {
+	for _, m := range scores {
 		for id := range m {
 			all[id] = true
 		}
@@ -100,7 +102,7 @@ func rowsOf(maps ...map[string]Score) []string {
 	if all[harness.BaseID] {
 		out = append(out, harness.BaseID)
 	}
-	for _, id := range sortedKeys(all) {
+	for _, id := range slices.Sorted(maps.Keys(all)) {
 		if id != harness.BaseID && id != routedName {
 			out = append(out, id)
 		}

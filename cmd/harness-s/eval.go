@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 
 	"golang.org/x/term"
 
@@ -71,13 +72,8 @@ func printJSON(w io.Writer, v any) error {
 }
 
 func printScores(w io.Writer, r trainer.EvalResult) {
-	ids := make([]string, 0, len(r.Scores))
-	for id := range r.Scores {
-		ids = append(ids, id)
-	}
-	sort.Strings(ids)
 	fmt.Fprintf(w, "%-16s %8s %8s %6s\n", "harness", fmt.Sprintf("pass@%d", r.K), fmt.Sprintf("avg@%d", r.K), "tasks")
-	for _, id := range ids {
+	for _, id := range slices.Sorted(maps.Keys(r.Scores)) {
 		s := r.Scores[id]
 		fmt.Fprintf(w, "%-16s %8.3f %8.3f %6d\n", id, s.Pass, s.Avg, s.Tasks)
 	}

@@ -1,8 +1,9 @@
 package main
 
 import (
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 
 	"harness-s/trainer"
@@ -58,11 +59,4 @@ func (c *planCmd) Run() error {
 	return nil
 }
 
-func gpuNames() []string {
-	names := make([]string, 0, len(gpus))
-	for n := range gpus {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func gpuNames() []string { return slices.Sorted(maps.Keys(gpus)) }

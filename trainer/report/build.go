@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -112,7 +113,7 @@ type score map[string]json.RawMessage
 
 // name is the first name that begins so.
 func (s score) name(prefix string) string {
-	for _, name := range sortedKeys(s) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if strings.HasPrefix(name, prefix) {
 			return name
 		}
@@ -122,7 +123,7 @@ func (s score) name(prefix string) string {
 
 // prefixed is the first number whose name begins so ("avg@"); NaN without one.
 func (s score) prefixed(prefix string) float64 {
-	for _, name := range sortedKeys(s) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		var v float64
 		if strings.HasPrefix(name, prefix) && json.Unmarshal(s[name], &v) == nil {
 			return v

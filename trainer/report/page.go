@@ -4,7 +4,9 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"maps"
 	"math"
+	"slices"
 	"sort"
 
 	"harness-s/rollout"
@@ -125,7 +127,7 @@ func countKinds(caption string, attempts []attempt) kindTable {
 			won[k]++
 		}
 	}
-	t := kindTable{Caption: caption, Kinds: sortedKeys(kinds)}
+	t := kindTable{Caption: caption, Kinds: slices.Sorted(maps.Keys(kinds))}
 	for _, h := range sortedHarnesses(harnesses) {
 		row := kindRow{Harness: h}
 		for _, kind := range t.Kinds {
@@ -146,15 +148,6 @@ type attempt struct {
 	success       bool
 }
 
-func sortedKeys[T any](m map[string]T) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	sort.Strings(out)
-	return out
-}
-
 // sortedHarnesses puts h0 first and routed last; siblings stand between by name.
 func sortedHarnesses[T any](m map[string]T) []string {
 	rank := func(id string) string {
@@ -167,7 +160,7 @@ func sortedHarnesses[T any](m map[string]T) []string {
 			return "1" + id
 		}
 	}
-	out := sortedKeys(m)
+	out := slices.Sorted(maps.Keys(m))
 	sort.SliceStable(out, func(i, j int) bool { return rank(out[i]) < rank(out[j]) })
 	return out
 }

@@ -74,7 +74,7 @@ type player struct {
 
 // Generate says the script's next turn.
 func (p *player) Generate(_ context.Context, r rollout.Request) (rollout.Reply, error) {
-	t := p.script.next(p.last, p.last.Text)
+	t := p.script.next(p.last)
 	tokens := p.encode(t.note, t.call)
 	if len(tokens) > r.MaxTokens {
 		return rollout.Reply{}, errors.New("demonstrations: a turn does not fit the limits")

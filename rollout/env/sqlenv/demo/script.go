@@ -25,7 +25,7 @@ type script struct {
 	does  Behaviour
 	style taskgen.Style
 
-	next     func(last rollout.Observation, told string) turn
+	next     func(last rollout.Observation) turn
 	note     string   // to be written before the next statement
 	found    []string // names read page by page
 	answer   []string // what will be committed
@@ -39,7 +39,7 @@ func newScript(t *taskgen.Task, does Behaviour) *script {
 	return s
 }
 
-func (s *script) begin(rollout.Observation, string) turn {
+func (s *script) begin(rollout.Observation) turn {
 	if s.does&Look != 0 {
 		s.next = s.afterLook
 		return s.look()
@@ -51,7 +51,7 @@ func (s *script) look() turn { return turn{call: execute(s.task.Look())} }
 
 // afterLook writes down what the look-up said of the columns asked for; the real names serve from here on. Whoever has
 // seen that a name needs quoting quotes it.
-func (s *script) afterLook(rollout.Observation, string) turn {
+func (s *script) afterLook(rollout.Observation) turn {
 	s.learn()
 	return s.first()
 }
@@ -95,7 +95,7 @@ func (s *script) counting() string {
 }
 
 // afterCount reads the count: where nothing matches as written, text is compared cleanly.
-func (s *script) afterCount(last rollout.Observation, _ string) turn {
+func (s *script) afterCount(last rollout.Observation) turn {
 	if !last.Error && strings.HasPrefix(last.Text, "[(0,)") {
 		s.style.Clean = true
 	}
@@ -122,10 +122,10 @@ func (s *script) pages() bool {
 	return s.does&Page != 0 && (s.task.Form == taskgen.List || s.task.Form == taskgen.Count && !s.style.Count)
 }
 
-func (s *script) afterQuery(last rollout.Observation, told string) turn {
+func (s *script) afterQuery(last rollout.Observation) turn {
 	switch {
 	case last.Error:
-		return s.afterError(told)
+		return s.afterError()
 	case s.nothing(last) && s.does&(Repair|Values) != 0 && s.task.Form != taskgen.Count && s.task.Form != taskgen.List && !s.repaired && !s.style.Clean:
 		return s.afterNothing()
 	case s.pages() && last.Rows >= s.style.Limit && len(s.found) < 40:
@@ -135,7 +135,7 @@ func (s *script) afterQuery(last rollout.Observation, told string) turn {
 	}
 	s.answer = s.read(last)
 	if s.does&Recount != 0 && s.task.Form == taskgen.Update && !last.Error {
-		s.next = func(rollout.Observation, string) turn { return s.commit() }
+		s.next = func(rollout.Observation) turn { return s.commit() }
 		return s.say(execute(s.counting()))
 	}
 	return s.commit()
@@ -145,7 +145,7 @@ func (s *script) afterQuery(last rollout.Observation, told string) turn {
 func (s *script) nothing(o rollout.Observation) bool { return !o.Error && o.Rows == 0 }
 
 // afterError repairs once, if that is done here, and else gives up.
-func (s *script) afterError(string) turn {
+func (s *script) afterError() turn {
 	if s.repaired || s.does&(Repair|Retry) == 0 {
 		s.answer = []string{"none"}
 		return s.commit()
@@ -155,7 +155,7 @@ func (s *script) afterError(string) turn {
 		s.learn()
 		return s.query()
 	}
-	s.next = func(rollout.Observation, string) turn { s.learn(); return s.query() }
+	s.next = func(rollout.Observation) turn { s.learn(); return s.query() }
 	return s.look()
 }
 
@@ -166,7 +166,7 @@ func (s *script) afterNothing() turn {
 	if s.does&Values == 0 {
 		return s.query()
 	}
-	s.next = func(rollout.Observation, string) turn { return s.query() }
+	s.next = func(rollout.Observation) turn { return s.query() }
 	table := s.task.Table
 	if s.style.Quote {
 		table = sqlenv.QuoteName(table)
@@ -205,13 +205,13 @@ func (s *script) commit() turn {
 	return turn{call: commitCall(s.answer)}
 }
 
-func (s *script) afterRefusal(rollout.Observation, string) turn {
+func (s *script) afterRefusal(rollout.Observation) turn {
 	if s.does&Verify == 0 {
 		return s.commit()
 	}
 	s.does &^= Verify
 	if s.task.Form == taskgen.Insert { // adding the row once more would spoil it
-		s.next = func(rollout.Observation, string) turn { return s.commit() }
+		s.next = func(rollout.Observation) turn { return s.commit() }
 		return s.say(execute(s.counting()))
 	}
 	switch s.task.Form {
@@ -221,7 +221,7 @@ func (s *script) afterRefusal(rollout.Observation, string) turn {
 		s.style.Clean = true
 	}
 	s.found = nil
-	s.next = func(last rollout.Observation, _ string) turn {
+	s.next = func(last rollout.Observation) turn {
 		if !last.Error {
 			s.answer = s.read(last)
 		}
