@@ -104,8 +104,9 @@ func BenchmarkMixerElementwise(b *testing.B) {
 	T, nan := benchSeg.Tokens(), float32(0)
 	const ch, k = 384, 4
 	x, y, dy, w, dw := r.buf(r.normal(T*ch, 1)), r.fill(T*ch, nan), r.buf(r.normal(T*ch, 1)), r.buf(r.normal(ch*k, 1)), r.fill(ch*k, 0)
-	b.Run("conv/forward", func(b *testing.B) { timed(b, T, 0, func() { r.ConvSiLU(y, x, w, benchSeg, ch, k) }) })
-	b.Run("conv/backward", func(b *testing.B) { timed(b, T, 0, func() { r.ConvSiLUBackward(y, dw, dy, x, w, benchSeg, ch, k) }) })
+	conv := Weight{Master: w, Out: ch, In: k}
+	b.Run("conv/forward", func(b *testing.B) { timed(b, T, 0, func() { r.ConvSiLU(y, x, conv, benchSeg) }) })
+	b.Run("conv/backward", func(b *testing.B) { timed(b, T, 0, func() { r.ConvSiLUBackward(y, dw, dy, x, conv, benchSeg) }) })
 	n, d := T*4, 32
 	b.Run("gnorm/forward", func(b *testing.B) { timed(b, T, 0, func() { r.GatedRMSNorm(y, x, dy, w, n, d, 1e-6) }) })
 	dz := r.fill(n*d, 0)

@@ -38,7 +38,7 @@ type allocation struct {
 }
 
 // NewCPU starts the CPU backend on the given number of threads, all cores when 0. Results do not depend on it.
-func NewCPU(threads int) (Backend, error) {
+func NewCPU(threads int) (InferenceBackend, error) {
 	b, err := newCPU(threads, os.Getenv(ISAEnv))
 	if err != nil {
 		return nil, err
@@ -65,6 +65,9 @@ func newCPU(threads int, isa string) (*cpuBackend, error) {
 
 // Name says which backend this is.
 func (b *cpuBackend) Name() string { return "cpu" }
+
+// Words is n: activations are fp32.
+func (b *cpuBackend) Words(n int) int { return n }
 
 // ISA is the instruction set in use: avx512, avx2 or base.
 func (b *cpuBackend) ISA() string { return C.GoString(C.hs_isa(b.ctx)) }

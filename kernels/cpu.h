@@ -46,7 +46,7 @@ void hs_vec(hs_ctx *c, int what, uintptr_t y, uintptr_t x, int64_t n);
 void hs_head_fwd(hs_ctx *c, uintptr_t logp, uintptr_t entropy, uintptr_t lse, uintptr_t h, uintptr_t panels,
                  uintptr_t targets, int64_t T, int64_t V, int64_t H, float inv_temp);
 void hs_head_bwd(hs_ctx *c, uintptr_t dh, uintptr_t dw, uintptr_t h, uintptr_t panels, uintptr_t master,
-                 uintptr_t targets, uintptr_t lse, uintptr_t coef, int64_t T, int64_t V, int64_t H, float inv_temp);
+                 uintptr_t targets, uintptr_t lse, const float *coef, int64_t T, int64_t V, int64_t H, float inv_temp);
 
 typedef struct {
     float inv_temp; /* 1 for the argmax */

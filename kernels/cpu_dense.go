@@ -31,12 +31,25 @@ func checkIDs(op string, ids Buffer, n int, low, v int32) {
 }
 
 // Embed: y[t,:] = w[ids[t],:].
-func (b *cpuBackend) Embed(y, ids, w Buffer, T, H, V int) {
-	shape("Embed", H, V)
-	checkIDs("Embed", ids, T, 0, int32(V))
-	need("Embed", "y", y, T*H)
-	need("Embed", "w", w, V*H)
-	C.hs_embed(b.ctx, addr(y), addr(ids), addr(w), C.int64_t(T), C.int64_t(H), C.int64_t(V))
+func (b *cpuBackend) Embed(y, ids Buffer, w Weight, T int) {
+	b.gather("Embed", y, w.Master, ids, T, w.Out, w.In)
+}
+
+// Gather: y[i,:] = x[rows[i],:].
+func (b *cpuBackend) Gather(y, x, rows Buffer, N, T, H int) { b.gather("Gather", y, x, rows, N, T, H) }
+
+func (b *cpuBackend) gather(op string, y, x, rows Buffer, N, T, H int) {
+	shape(op, H, T)
+	checkIDs(op, rows, N, 0, int32(T))
+	need(op, "y", y, N*H)
+	need(op, "x", x, T*H)
+	C.hs_embed(b.ctx, addr(y), addr(rows), addr(x), C.int64_t(N), C.int64_t(H), C.int64_t(T))
+}
+
+// Scatter: dx[rows[i],:] = dy[i,:], all other rows 0.
+func (b *cpuBackend) Scatter(dx, dy, rows Buffer, N, T, H int) {
+	b.Zero(dx.Slice(0, T*H))
+	b.EmbedBackward(dx, dy, rows, N, H, T)
 }
 
 // EmbedBackward: dw[ids[t],:] += dy[t,:], in token order.
@@ -103,6 +116,12 @@ func (b *cpuBackend) RMSNorm(y, rstd, x, w Buffer, T, H int, eps float32) {
 		need("RMSNorm", "rstd", rstd, T)
 	}
 	C.hs_rmsnorm(b.ctx, addr(y), addr(rstd), addr(x), addr(w), C.int64_t(T), C.int64_t(H), C.float(eps))
+}
+
+// AddRMSNorm: x += res, then RMSNorm of x.
+func (b *cpuBackend) AddRMSNorm(y, rstd, x, res, w Buffer, T, H int, eps float32) {
+	b.Add(x, res, T*H)
+	b.RMSNorm(y, rstd, x, w, T, H, eps)
 }
 
 // RMSNormBackward: dx += ..., dw += ....

@@ -243,7 +243,7 @@ func TestEmbed(t *testing.T) {
 			}
 			w, dy, before := r.normal(V*H, 1), r.normal(T*H, 1), r.normal(V*H, 1)
 			y, dw := r.fill(T*H, nan32), r.buf(before)
-			r.Embed(y, r.ints(ids), r.buf(w), T, H, V)
+			r.Embed(y, r.ints(ids), Weight{Master: r.buf(w), Out: V, In: H}, T)
 			r.EmbedBackward(dw, r.buf(dy), r.ints(ids), T, H, V)
 			wantY, wantDW := []float32{}, slices.Clone(before)
 			for i, id := range ids {

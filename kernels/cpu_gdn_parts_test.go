@@ -13,8 +13,8 @@ func convRun(r *rig, seg Segments, ch, k int, x, dy, w []float32) [][]float32 {
 	nan := float32(math.NaN())
 	y, dx, dw := r.fill(len(x), nan), r.fill(len(x), nan), r.fill(len(w), 1)
 	xb, wb := r.buf(x), r.buf(w)
-	r.ConvSiLU(y, xb, wb, seg, ch, k)
-	r.ConvSiLUBackward(dx, dw, r.buf(dy), xb, wb, seg, ch, k)
+	r.ConvSiLU(y, xb, Weight{Master: wb, Out: ch, In: k}, seg)
+	r.ConvSiLUBackward(dx, dw, r.buf(dy), xb, Weight{Master: wb, Out: ch, In: k}, seg)
 	return [][]float32{r.get(y), r.get(dx), r.get(dw)}
 }
 

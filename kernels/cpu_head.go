@@ -9,7 +9,10 @@ import "C"
 
 import "fmt"
 
-var _ Head = (*cpuBackend)(nil)
+var (
+	_ Head    = (*cpuBackend)(nil)
+	_ Sampler = (*cpuBackend)(nil)
+)
 
 // HeadForward writes log-prob, entropy and lse of every row with a target, 0 elsewhere.
 func (b *cpuBackend) HeadForward(logp, entropy, lse, h Buffer, w Weight, targets Buffer, T int, invTemp float32) {
@@ -25,17 +28,20 @@ func (b *cpuBackend) HeadForward(logp, entropy, lse, h Buffer, w Weight, targets
 }
 
 // HeadBackward: dh = ..., dw += ..., logits recomputed.
-func (b *cpuBackend) HeadBackward(dh, dw, h Buffer, w Weight, targets, lse, coef Buffer, T int, invTemp float32) {
+func (b *cpuBackend) HeadBackward(dh, dw, h Buffer, w Weight, targets, lse Buffer, coef []float32, invTemp float32) {
 	const op = "HeadBackward"
+	T := len(coef)
+	if T == 0 {
+		return
+	}
 	need(op, "dh", dh, T*w.In)
 	need(op, "dw", dw, w.Out*w.In)
 	need(op, "h", h, T*w.In)
 	need(op, "compute", w.Compute, b.PackSize(w.Out, w.In))
 	need(op, "master", w.Master, w.Out*w.In)
 	need(op, "lse", lse, T)
-	need(op, "coef", coef, T)
 	checkTargets(op, targets, T, w.Out)
-	C.hs_head_bwd(b.ctx, addr(dh), addr(dw), addr(h), addr(w.Compute), addr(w.Master), addr(targets), addr(lse), addr(coef),
+	C.hs_head_bwd(b.ctx, addr(dh), addr(dw), addr(h), addr(w.Compute), addr(w.Master), addr(targets), addr(lse), (*C.float)(&coef[0]),
 		C.int64_t(T), C.int64_t(w.Out), C.int64_t(w.In), C.float(invTemp))
 }
 

@@ -40,14 +40,14 @@ var headCases = []headCase{
 // headRig holds one head with targets, of which every third row has none, and every row with t%5 == 1 no gradient.
 type headRig struct {
 	*rig
-	c             headCase
-	h, m          []float32
-	targets       []int32
-	coef          []float32
-	w             Weight
-	logp, ent     Buffer
-	lse, dh, dw   Buffer
-	tb, hb, coefB Buffer
+	c           headCase
+	h, m        []float32
+	targets     []int32
+	coef        []float32
+	w           Weight
+	logp, ent   Buffer
+	lse, dh, dw Buffer
+	tb, hb      Buffer
 }
 
 func newHeadRig(t testing.TB, isa string, threads int, c headCase) *headRig {
@@ -65,7 +65,7 @@ func newHeadRig(t testing.TB, isa string, threads int, c headCase) *headRig {
 		}
 	}
 	r.w = r.weight(r.m, c.V, c.H)
-	r.tb, r.hb, r.coefB = r.ints(r.targets), r.buf(r.h), r.buf(r.coef)
+	r.tb, r.hb = r.ints(r.targets), r.buf(r.h)
 	r.logp, r.ent, r.lse = r.fill(c.T, nan32), r.fill(c.T, nan32), r.fill(c.T, nan32)
 	r.dh, r.dw = r.fill(c.T*c.H, nan32), r.fill(c.V*c.H, 0)
 	return r
@@ -74,7 +74,7 @@ func newHeadRig(t testing.TB, isa string, threads int, c headCase) *headRig {
 func (r *headRig) run() {
 	c := r.c
 	r.HeadForward(r.logp, r.ent, r.lse, r.hb, r.w, r.tb, c.T, c.invTemp)
-	r.HeadBackward(r.dh, r.dw, r.hb, r.w, r.tb, r.lse, r.coefB, c.T, c.invTemp)
+	r.HeadBackward(r.dh, r.dw, r.hb, r.w, r.tb, r.lse, r.coef, c.invTemp)
 }
 
 func TestHead(t *testing.T) {
@@ -161,7 +161,7 @@ func TestHeadThreadsAndRows(t *testing.T) {
 			l, e, s, dh := r.fill(1, nan32), r.fill(1, nan32), r.fill(1, nan32), r.fill(c.H, nan32)
 			h, y := r.hb.Slice(i*c.H, c.H), r.tb.Slice(i, 1)
 			r.HeadForward(l, e, s, h, r.w, y, 1, c.invTemp)
-			r.HeadBackward(dh, r.fill(c.V*c.H, 0), h, r.w, y, s, r.coefB.Slice(i, 1), 1, c.invTemp)
+			r.HeadBackward(dh, r.fill(c.V*c.H, 0), h, r.w, y, s, r.coef[i:i+1], c.invTemp)
 			what := fmt.Sprintf("row %d alone", i)
 			sameBits(t, what, r.get(l), r.get(r.logp.Slice(i, 1)))
 			sameBits(t, what, r.get(e), r.get(r.ent.Slice(i, 1)))
@@ -200,7 +200,7 @@ func TestHeadPoison(t *testing.T) {
 		sameBits(t, "logp", r.get(r.logp), clean.get(clean.logp))
 		r.Upload(r.hb, h)
 		r.Upload(r.lse, lse)
-		r.HeadBackward(r.dh, r.dw, r.hb, r.w, r.tb, r.lse, r.coefB, c.T, c.invTemp)
+		r.HeadBackward(r.dh, r.dw, r.hb, r.w, r.tb, r.lse, r.coef, c.invTemp)
 		sameBits(t, "dh", r.get(r.dh), clean.get(clean.dh))
 		sameBits(t, "dw", r.get(r.dw), clean.get(clean.dw))
 		for i := range r.targets {
@@ -226,7 +226,7 @@ func TestHeadPeaked(t *testing.T) {
 			l, e, s := r.fill(1, 0), r.fill(1, 0), r.fill(1, 0)
 			dh, dw := r.fill(1, nan32), r.fill(3, 0)
 			r.HeadForward(l, e, s, one, w, y, 1, 1)
-			r.HeadBackward(dh, dw, one, w, y, s, one, 1, 1)
+			r.HeadBackward(dh, dw, one, w, y, s, []float32{1}, 1)
 			rest := 2 * math.Exp(-float64(gap)) / (1 + 2*math.Exp(-float64(gap)))
 			got := float64(r.get(dw)[0])
 			if math.Abs(got-rest) > 1e-5*rest {

@@ -113,7 +113,7 @@ func TestInferenceSplits(t *testing.T) {
 					const ch = 40
 					x, w := r.normal(T*ch, 1), r.buf(r.normal(ch*k, 1))
 					want := r.fill(T*ch, 0)
-					r.ConvSiLU(want, r.buf(x), w, seg, ch, k)
+					r.ConvSiLU(want, r.buf(x), Weight{Master: w, Out: ch, In: k}, seg)
 					st := states(r, seg.Rows(), r.ConvState(ch, k))
 					got := inSplits(r, seg, [][]float32{x}, []int{ch}, ch, func(p splitPlan, o Buffer, in []Buffer) {
 						r.ConvSiLUExtend(o, in[0], w, pick(st, p.row), p.spans, ch, k)

@@ -57,17 +57,19 @@ func (s AttnShape) check(op string) {
 }
 
 // ConvSiLU: y = silu(causal depthwise conv of x).
-func (b *cpuBackend) ConvSiLU(y, x, w Buffer, seg Segments, ch, k int) {
+func (b *cpuBackend) ConvSiLU(y, x Buffer, w Weight, seg Segments) {
+	ch, k := w.Out, w.In
 	convShape("ConvSiLU", ch, k)
 	cu, n := rows("ConvSiLU", seg)
 	need("ConvSiLU", "y", y, seg.Tokens()*ch)
 	need("ConvSiLU", "x", x, seg.Tokens()*ch)
-	need("ConvSiLU", "w", w, ch*k)
-	C.hs_conv(b.ctx, addr(y), addr(x), addr(w), cu, n, C.int64_t(ch), C.int64_t(k))
+	need("ConvSiLU", "master", w.Master, ch*k)
+	C.hs_conv(b.ctx, addr(y), addr(x), addr(w.Master), cu, n, C.int64_t(ch), C.int64_t(k))
 }
 
 // ConvSiLUBackward: dx = ..., dw += ....
-func (b *cpuBackend) ConvSiLUBackward(dx, dw, dy, x, w Buffer, seg Segments, ch, k int) {
+func (b *cpuBackend) ConvSiLUBackward(dx, dw, dy, x Buffer, w Weight, seg Segments) {
+	ch, k := w.Out, w.In
 	convShape("ConvSiLUBackward", ch, k)
 	cu, n := rows("ConvSiLUBackward", seg)
 	T := seg.Tokens()
@@ -75,8 +77,8 @@ func (b *cpuBackend) ConvSiLUBackward(dx, dw, dy, x, w Buffer, seg Segments, ch,
 	need("ConvSiLUBackward", "dy", dy, T*ch)
 	need("ConvSiLUBackward", "x", x, T*ch)
 	need("ConvSiLUBackward", "dw", dw, ch*k)
-	need("ConvSiLUBackward", "w", w, ch*k)
-	C.hs_conv_backward(b.ctx, addr(dx), addr(dw), addr(dy), addr(x), addr(w), cu, n, C.int64_t(ch), C.int64_t(k))
+	need("ConvSiLUBackward", "master", w.Master, ch*k)
+	C.hs_conv_backward(b.ctx, addr(dx), addr(dw), addr(dy), addr(x), addr(w.Master), cu, n, C.int64_t(ch), C.int64_t(k))
 }
 
 // GDNGates: beta = sigmoid(b), g = -exp(aLog)·softplus(a+dtBias).

@@ -49,7 +49,7 @@ func TestFarOffsets(t *testing.T) {
 		row := r.normal(H, 1)
 		ids := r.ints([]int32{farRow})
 		y := r.fill(H, nan32)
-		r.Embed(y, ids, r.far(row, farRow, 1), 1, H, farRow+1)
+		r.Embed(y, ids, Weight{Master: r.far(row, farRow, 1), Out: farRow + 1, In: H}, 1)
 		sameBits(t, "embed", r.get(y), row)
 
 		dw := r.sparse((farRow + 1) * H)

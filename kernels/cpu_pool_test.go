@@ -101,7 +101,7 @@ func TestMemory(t *testing.T) {
 		"id out of vocabulary": func() {
 			z, _ := b.Alloc("t", 8)
 			b.UploadInts(z, []int32{5})
-			b.Embed(z, z, z, 1, 1, 5)
+			b.Embed(z, z, Weight{Master: z, Out: 5, In: 1}, 1)
 		},
 	} {
 		if !panics(f) {

@@ -58,13 +58,13 @@ void hs_head_fwd(hs_ctx *c, uintptr_t logp, uintptr_t entropy, uintptr_t lse, ui
 }
 
 void hs_head_bwd(hs_ctx *c, uintptr_t dh, uintptr_t dw, uintptr_t h, uintptr_t panels, uintptr_t master,
-                 uintptr_t targets, uintptr_t lse, uintptr_t coef, int64_t T, int64_t V, int64_t H, float inv_temp) {
+                 uintptr_t targets, uintptr_t lse, const float *coef, int64_t T, int64_t V, int64_t H, float inv_temp) {
     memset(HS_F(dh), 0, (size_t)(T * H) * sizeof(float));
     hs_head_work w;
     if (T == 0 || !hs_head_open(c, &w, T, V, H)) return;
     int64_t count = 0;
     for (int64_t t = 0; t < T; t++)
-        if (HS_CI(targets)[t] >= 0 && HS_CF(coef)[t] != 0) w.index[count++] = (int32_t)t;
+        if (HS_CI(targets)[t] >= 0 && coef[t] != 0) w.index[count++] = (int32_t)t;
     if (count == 0) return;
     const float *back = hs_pack_n(c, HS_CF(master), V, H);
     if (back == NULL) return;
@@ -72,7 +72,7 @@ void hs_head_bwd(hs_ctx *c, uintptr_t dh, uintptr_t dw, uintptr_t h, uintptr_t p
         const int64_t n = hs_min(w.rows, count - at);
         hs_head_logits(c, &w, HS_CF(h), HS_CF(panels), at, n, V, H);
         hs_rows_args g = {.z = w.z, .index = w.index + at, .targets = HS_CI(targets), .lse = HS_F(lse),
-                          .coef = HS_CF(coef), .V = V, .inv_temp = inv_temp};
+                          .coef = coef, .V = V, .inv_temp = inv_temp};
         hs_parallel(c, c->ops->head_grad, &g, n, hs_grain(V * 2), 0);
         hs_matmul(c, w.dh, w.z, back, n, H, V, 0);
         hs_gather_args put = {HS_F(dh), w.dh, w.index + at, H};

@@ -25,30 +25,29 @@ func (m *Model) Backward(coef []float32) error {
 	if !live {
 		return nil
 	}
-	m.be.Upload(a.grads.coef, picked)
-	m.headBackward(a)
+	m.headBackward(a, picked)
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		if m.opt.Recompute {
-			m.mixer(a, i)
-			m.mlpHidden(&m.layers[i], &a.layers[i], a.T)
+			act := &a.layers[i]
+			m.be.RMSNorm(act.norm, act.rstd, a.x[i], m.layers[i].inNorm.W, a.T, m.Config.Hidden, float32(m.Config.Eps))
+			m.layerHidden(a, i)
 		}
 		m.layerBackward(a, i)
 	}
-	m.be.EmbedBackward(m.embed.Grad, a.grads.dx, a.ids, a.T, m.Config.Hidden, m.Config.Vocab)
+	m.be.EmbedBackward(m.embed.grad, a.grads.dx, a.ids, a.T, m.Config.Hidden, m.Config.Vocab)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("backward: %w", err)
 	}
 	return nil
 }
 
-// headBackward sets dx to the gradient of the stream after the last layer.
-func (m *Model) headBackward(a *activations) {
+// headBackward sets dx to the gradient of the stream after the last layer; coef [N].
+func (m *Model) headBackward(a *activations, coef []float32) {
 	be, g, H := m.be, &a.grads, m.Config.Hidden
-	be.HeadBackward(g.final, m.head.grad, a.final, m.head.Weight, a.targets, a.lse, g.coef, a.N, 1/a.temps)
+	be.HeadBackward(g.final, m.head.grad, a.final, m.head.Weight, a.targets, a.lse, coef, 1/a.temps)
 	be.Zero(g.picked)
 	be.RMSNormBackward(g.picked, m.finalNorm.Grad, g.final, a.picked, a.rstd, m.finalNorm.W, a.N, H)
-	be.Zero(g.dx)
-	be.EmbedBackward(g.dx, g.picked, a.rows, a.N, H, a.T) // the gather's transpose
+	be.Scatter(g.dx, g.picked, a.rows, a.N, a.T, H)
 }
 
 // layerBackward turns dx from the gradient of the layer's output into that of its input.
@@ -85,7 +84,7 @@ func (m *Model) gdnBackward(w *gdnWeights, act *layerActs, a *activations) {
 	be.GatedRMSNormBackward(d.o, d.z, w.norm.Grad, d.y, f.o, f.z, w.norm.W, T*s.Hv, s.Dv, s.Eps)
 	be.GDNBackward(d.qkv, d.g, d.beta, d.o, f.saved, f.qkv, f.g, f.beta, s, a.seg)
 	be.GDNGatesBackward(d.a, d.b, w.aLog.Grad, w.dtBias.Grad, d.g, d.beta, f.a, f.b, w.aLog.W, w.dtBias.W, T, s.Hv)
-	be.ConvSiLUBackward(d.raw, w.conv.Grad, d.qkv, f.raw, w.conv.W, a.seg, ch, s.K)
+	be.ConvSiLUBackward(d.raw, w.conv.grad, d.qkv, f.raw, w.conv.Weight, a.seg)
 	be.LinearBackwardWeight(w.qkv.grad, d.raw, act.norm, T, ch, H)
 	be.LinearBackwardWeight(w.z.grad, d.z, act.norm, T, value, H)
 	be.LinearBackwardWeight(w.b.grad, d.b, act.norm, T, s.Hv, H)

@@ -24,6 +24,7 @@ type DecoderOptions struct {
 // batch, on how the tokens were split into steps, or on what came from a kept prefix.
 type Decoder struct {
 	m      *Model
+	be     kernels.InferenceBackend // the model's
 	opt    DecoderOptions
 	ws     *workspace
 	blocks blockPool
@@ -77,8 +78,12 @@ func NewDecoder(m *Model, opt DecoderOptions) (*Decoder, error) {
 	if opt.MaxTokens < 1 || opt.MaxSeqs < 1 {
 		return nil, fmt.Errorf("decoder: MaxTokens %d and MaxSeqs %d must be at least 1", opt.MaxTokens, opt.MaxSeqs)
 	}
-	d := &Decoder{m: m, opt: opt, ws: newWorkspace(m.be), live: map[*Seq]bool{}}
-	d.blocks.init(m, blocksFor(opt.MaxTokens))
+	be, ok := m.be.(kernels.InferenceBackend)
+	if !ok {
+		return nil, fmt.Errorf("decoder: backend %s does not generate; load the model on cpu, or use a vLLM server", m.be.Name())
+	}
+	d := &Decoder{m: m, be: be, opt: opt, ws: newWorkspace(be), live: map[*Seq]bool{}}
+	d.blocks.init(&m.Config, be, blocksFor(opt.MaxTokens))
 	return d, nil
 }
 
@@ -87,7 +92,7 @@ func (d *Decoder) Free() {
 	d.ws.free()
 	d.blocks.destroy()
 	for _, b := range d.bufs {
-		d.m.be.Free(b)
+		d.be.Free(b)
 	}
 	d.bufs, d.states, d.live = nil, nil, map[*Seq]bool{}
 }
@@ -122,7 +127,7 @@ func (d *Decoder) Open(prompt []int32) (seq *Seq, cached int, err error) {
 	if kept > 0 {
 		d.restore(seq.state, seq.blocks[kept-1])
 	} else {
-		d.m.be.Zero(seq.state.all)
+		d.be.Zero(seq.state.all)
 	}
 	cached = kept * kernels.ChunkLen
 	seq.tokens = append(seq.tokens, prompt[:cached]...)
@@ -206,7 +211,7 @@ func (d *Decoder) takeState() (seqState, error) {
 
 // growStates makes more free states, at most as many as sequences can be open.
 func (d *Decoder) growStates() error {
-	cfg, be := &d.m.Config, d.m.be
+	cfg, be := &d.m.Config, d.be
 	layers := cfg.count(LinearAttention)
 	gdn, conv := 0, 0
 	if layers > 0 {
@@ -232,16 +237,16 @@ func (d *Decoder) growStates() error {
 // snapshot copies one GDN layer's state at a block's end into the block.
 func (d *Decoder) snapshot(b *block, s seqState, layer int) {
 	S, conv := d.blocks.state(b, layer)
-	d.m.be.Copy(S, s.gdn[layer].Slice(0, S.Len()))
-	d.m.be.Copy(conv, s.conv[layer])
+	d.be.Copy(S, s.gdn[layer].Slice(0, S.Len()))
+	d.be.Copy(conv, s.conv[layer])
 }
 
 // restore is the opposite of snapshot, for all layers.
 func (d *Decoder) restore(s seqState, b *block) {
 	for layer := range s.gdn {
 		S, conv := d.blocks.state(b, layer)
-		d.m.be.Copy(s.gdn[layer].Slice(0, S.Len()), S)
-		d.m.be.Copy(s.conv[layer], conv)
+		d.be.Copy(s.gdn[layer].Slice(0, S.Len()), S)
+		d.be.Copy(s.conv[layer], conv)
 	}
 }
 

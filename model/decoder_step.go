@@ -24,12 +24,12 @@ func (d *Decoder) Step(work []Work) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := d.m
-	m.be.Embed(a.x, a.ids, m.embed.W, a.T, m.Config.Hidden, m.Config.Vocab)
+	m, be := d.m, d.be
+	be.Embed(a.x, a.ids, m.embed.Weight, a.T)
 	gdn, attn := 0, 0
 	for i := range m.layers {
 		l := &m.layers[i]
-		m.be.RMSNorm(a.layer.norm, kernels.Buffer{}, a.x, l.inNorm.W, a.T, m.Config.Hidden, float32(m.Config.Eps))
+		be.RMSNorm(a.layer.norm, kernels.Buffer{}, a.x, l.inNorm.W, a.T, m.Config.Hidden, float32(m.Config.Eps))
 		if l.gdn != nil {
 			d.gdnExtend(l.gdn, a, gdn)
 			gdn++
@@ -37,13 +37,12 @@ func (d *Decoder) Step(work []Work) ([]Result, error) {
 			d.attentionExtend(l.attn, a, attn)
 			attn++
 		}
-		m.be.Add(a.layer.mid, a.x, a.T*m.Config.Hidden)
-		m.mlpHidden(l, &a.layer, a.T)
-		m.be.Linear(a.x, a.layer.y, l.down.Weight, a.T)
-		m.be.Add(a.x, a.layer.mid, a.T*m.Config.Hidden)
+		m.mlpHidden(l, &a.layer, a.x, a.T)
+		be.Linear(a.x, a.layer.y, l.down.Weight, a.T)
+		be.Add(a.x, a.layer.mid, a.T*m.Config.Hidden)
 	}
 	d.sample(a, work, results)
-	if err := m.be.Sync(); err != nil {
+	if err := be.Sync(); err != nil {
 		return nil, fmt.Errorf("decoder: step: %w", err)
 	}
 	for _, w := range work {
@@ -123,9 +122,9 @@ func (d *Decoder) prepare(work []Work) (*stepActs, error) {
 	if err := d.ws.carve(func(c *carver) { d.plan(a, c) }); err != nil {
 		return nil, fmt.Errorf("decoder: step of %d tokens: %w", a.T, err)
 	}
-	d.m.be.UploadInts(a.ids, ids)
-	d.m.be.UploadInts(a.pos, pos)
-	d.m.be.UploadInts(a.rows, rows)
+	d.be.UploadInts(a.ids, ids)
+	d.be.UploadInts(a.pos, pos)
+	d.be.UploadInts(a.rows, rows)
 	return a, nil
 }
 
@@ -180,14 +179,14 @@ func (r *round) add(s kernels.Span, state seqState, end *block) {
 
 // gdnExtend is gdnLayer over cached sequences; layer counts GDN layers.
 func (d *Decoder) gdnExtend(w *gdnWeights, a *stepActs, layer int) {
-	be, T, s, g := d.m.be, a.T, d.m.Config.GDN(), &a.layer.gdn
+	be, T, s, g := d.be, a.T, d.m.Config.GDN(), &a.layer.gdn
 	be.Linear(g.raw, a.layer.norm, w.qkv.Weight, T)
 	be.Linear(g.z, a.layer.norm, w.z.Weight, T)
 	be.Linear(g.b, a.layer.norm, w.b.Weight, T)
 	be.Linear(g.a, a.layer.norm, w.a.Weight, T)
 	be.GDNGates(g.g, g.beta, g.a, g.b, w.aLog.W, w.dtBias.W, T, s.Hv)
 	for _, r := range a.rounds {
-		be.ConvSiLUExtend(g.qkv, g.raw, w.conv.W, r.conv[layer], r.spans, s.Channels(), s.K)
+		be.ConvSiLUExtend(g.qkv, g.raw, w.conv.Master, r.conv[layer], r.spans, s.Channels(), s.K)
 		be.GDNExtend(g.o, g.qkv, g.g, g.beta, r.gdn[layer], r.spans, s)
 		for i, b := range r.ends {
 			if b != nil {
@@ -201,7 +200,7 @@ func (d *Decoder) gdnExtend(w *gdnWeights, a *stepActs, layer int) {
 
 // attentionExtend is attentionLayer over cached sequences; layer counts attention layers.
 func (d *Decoder) attentionExtend(w *attnWeights, a *stepActs, layer int) {
-	be, T, s, t := d.m.be, a.T, d.m.Config.Attn(), &a.layer.attn
+	be, T, s, t := d.be, a.T, d.m.Config.Attn(), &a.layer.attn
 	be.Linear(t.qg, a.layer.norm, w.q.Weight, T)
 	be.Linear(t.k, a.layer.norm, w.k.Weight, T)
 	be.Linear(t.v, a.layer.norm, w.v.Weight, T)
@@ -216,16 +215,16 @@ func (d *Decoder) sample(a *stepActs, work []Work, results []Result) {
 	if a.N == 0 {
 		return
 	}
-	m, H, V := d.m, d.m.Config.Hidden, d.m.Config.Vocab
-	m.be.Embed(a.picked, a.rows, a.x, a.N, H, a.T) // a gather
-	m.be.RMSNorm(a.final, kernels.Buffer{}, a.picked, m.finalNorm.W, a.N, H, float32(m.Config.Eps))
-	m.be.Logits(a.logits, a.final, m.head.Weight, a.N)
-	for row, s := range m.be.Sample(a.logits, a.params, V) {
+	m, be, H, V := d.m, d.be, d.m.Config.Hidden, d.m.Config.Vocab
+	be.Gather(a.picked, a.x, a.rows, a.N, a.T, H)
+	be.RMSNorm(a.final, kernels.Buffer{}, a.picked, m.finalNorm.W, a.N, H, float32(m.Config.Eps))
+	be.Logits(a.logits, a.final, m.head.Weight, a.N)
+	for row, s := range be.Sample(a.logits, a.params, V) {
 		w := work[a.owner[row]]
 		r := &results[a.owner[row]]
 		r.Sample = s
 		if w.TopK > 0 {
-			ids, logps := m.be.TopLogprobs(a.logits.Slice(row*V, V), w.TopK, V, inverse(w.Sample.Temperature))
+			ids, logps := be.TopLogprobs(a.logits.Slice(row*V, V), w.TopK, V, inverse(w.Sample.Temperature))
 			for i, id := range ids {
 				r.Top = append(r.Top, TopLogprob{ID: id, Logprob: logps[i]})
 			}

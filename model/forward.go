@@ -27,10 +27,12 @@ func (m *Model) Forward(b Batch, opt ForwardOptions) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("forward: %w", err)
 	}
-	m.be.Embed(a.x[0], a.ids, m.embed.W, a.T, m.Config.Hidden, m.Config.Vocab)
+	m.be.Embed(a.x[0], a.ids, m.embed.Weight, a.T)
 	for i := range m.layers {
 		m.layerForward(a, i)
 	}
+	last := len(m.layers) - 1
+	m.be.Add(a.x[last+1], a.layers[last].mid, a.T*m.Config.Hidden)
 	m.headForward(a)
 	stats := m.collect(a, len(b.Tokens))
 	if err := m.be.Sync(); err != nil {
@@ -74,25 +76,28 @@ func (m *Model) prepare(b Batch, opt ForwardOptions) (*activations, error) {
 	return a, nil
 }
 
-// layerForward computes a.x[i+1] from a.x[i].
+// layerForward takes layer i-1's output, whose last addition is still to be made, to layer i's: the sum of a.x[i+1] and the
+// layer's mid. Additions are made by the norm that follows them.
 func (m *Model) layerForward(a *activations, i int) {
-	l, act := &m.layers[i], &a.layers[i]
-	m.mixer(a, i)
-	m.mlpHidden(l, act, a.T)
+	l, act, H, eps := &m.layers[i], &a.layers[i], m.Config.Hidden, float32(m.Config.Eps)
+	if i == 0 {
+		m.be.RMSNorm(act.norm, act.rstd, a.x[i], l.inNorm.W, a.T, H, eps)
+	} else {
+		m.be.AddRMSNorm(act.norm, act.rstd, a.x[i], a.layers[i-1].mid, l.inNorm.W, a.T, H, eps)
+	}
+	m.layerHidden(a, i)
 	m.be.Linear(a.x[i+1], act.y, l.down.Weight, a.T)
-	m.be.Add(a.x[i+1], act.mid, a.T*m.Config.Hidden)
 }
 
-// mixer computes the layer's mid from its input.
-func (m *Model) mixer(a *activations, i int) {
-	l, act, x := &m.layers[i], &a.layers[i], a.x[i]
-	m.be.RMSNorm(act.norm, act.rstd, x, l.inNorm.W, a.T, m.Config.Hidden, float32(m.Config.Eps))
+// layerHidden computes all of a layer between the input norm and the down projection.
+func (m *Model) layerHidden(a *activations, i int) {
+	l, act := &m.layers[i], &a.layers[i]
 	if l.gdn != nil {
 		m.gdnLayer(l.gdn, act, a)
 	} else {
 		m.attentionLayer(l.attn, act, a)
 	}
-	m.be.Add(act.mid, x, a.T*m.Config.Hidden)
+	m.mlpHidden(l, act, a.x[i], a.T)
 }
 
 // gdnLayer is the gated delta net: mid = out(norm(rule(conv(qkv)), z)) of the normed input.
@@ -102,7 +107,7 @@ func (m *Model) gdnLayer(w *gdnWeights, act *layerActs, a *activations) {
 	be.Linear(g.z, act.norm, w.z.Weight, T)
 	be.Linear(g.b, act.norm, w.b.Weight, T)
 	be.Linear(g.a, act.norm, w.a.Weight, T)
-	be.ConvSiLU(g.qkv, g.raw, w.conv.W, a.seg, s.Channels(), s.K)
+	be.ConvSiLU(g.qkv, g.raw, w.conv.Weight, a.seg)
 	be.GDNGates(g.g, g.beta, g.a, g.b, w.aLog.W, w.dtBias.W, T, s.Hv)
 	be.GDN(g.o, g.saved, g.qkv, g.g, g.beta, s, a.seg)
 	be.GatedRMSNorm(g.y, g.o, g.z, w.norm.W, T*s.Hv, s.Dv, s.Eps)
@@ -121,10 +126,11 @@ func (m *Model) attentionLayer(w *attnWeights, act *layerActs, a *activations) {
 	be.Linear(act.mid, t.y, w.o.Weight, T)
 }
 
-// mlpHidden computes silu(gate)*up of the normed mid; the down projection is the caller's.
-func (m *Model) mlpHidden(l *layer, act *layerActs, T int) {
+// mlpHidden adds the layer's input x to mid and computes silu(gate)*up of the norm of that; the down projection is the
+// caller's.
+func (m *Model) mlpHidden(l *layer, act *layerActs, x kernels.Buffer, T int) {
 	be, H := m.be, m.Config.Hidden
-	be.RMSNorm(act.norm2, act.rstd2, act.mid, l.postNorm.W, T, H, float32(m.Config.Eps))
+	be.AddRMSNorm(act.norm2, act.rstd2, act.mid, x, l.postNorm.W, T, H, float32(m.Config.Eps))
 	be.Linear(act.gate, act.norm2, l.gate.Weight, T)
 	be.Linear(act.up, act.norm2, l.up.Weight, T)
 	be.SwiGLU(act.y, act.gate, act.up, T*m.Config.MLP)
@@ -136,7 +142,7 @@ func (m *Model) headForward(a *activations) {
 		return
 	}
 	be, H := m.be, m.Config.Hidden
-	be.Embed(a.picked, a.rows, a.x[len(m.layers)], a.N, H, a.T) // a gather
+	be.Gather(a.picked, a.x[len(m.layers)], a.rows, a.N, a.T, H)
 	be.RMSNorm(a.final, a.rstd, a.picked, m.finalNorm.W, a.N, H, float32(m.Config.Eps))
 	be.HeadForward(a.logp, a.entropy, a.lse, a.final, m.head.Weight, a.targets, a.N, 1/a.temps)
 }

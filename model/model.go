@@ -28,7 +28,7 @@ type Model struct {
 	m1, m2     kernels.Buffer // arenas: Adam moments, made when first asked for
 	packed     kernels.Buffer // arena: compute copies
 
-	embed     *Param
+	embed     linear
 	layers    []layer
 	finalNorm *Param
 	head      linear
@@ -53,8 +53,9 @@ type layer struct {
 }
 
 type gdnWeights struct {
-	qkv, z, b, a, out        linear
-	conv, aLog, dtBias, norm *Param
+	qkv, z, b, a, out  linear
+	conv               linear // [Ch,K]
+	aLog, dtBias, norm *Param
 }
 
 type attnWeights struct {
@@ -99,7 +100,7 @@ func newModel(cfg Config, be kernels.Backend, opt Options) (*Model, error) {
 // connect points the layers at their parameters.
 func (m *Model) connect() {
 	pre := m.Config.textPrefix()
-	m.embed = m.Param(pre + "embed_tokens.weight")
+	m.weight(&m.embed, pre+"embed_tokens.weight")
 	m.finalNorm = m.Param(pre + "norm.weight")
 	m.layers = make([]layer, len(m.Config.LayerTypes))
 	for i := range m.layers {
@@ -116,15 +117,15 @@ func (m *Model) connect() {
 		m.linear(&l.down, at+"mlp.down_proj.weight")
 	}
 	if m.Config.Tied {
-		m.linear(&m.head, m.embed.Name)
+		m.linear(&m.head, pre+"embed_tokens.weight")
 	} else {
 		m.linear(&m.head, headName)
 	}
 }
 
 func (m *Model) connectGDN(at string) *gdnWeights {
-	g := &gdnWeights{conv: m.Param(at + "conv1d.weight"), aLog: m.Param(at + "A_log"),
-		dtBias: m.Param(at + "dt_bias"), norm: m.Param(at + "norm.weight")}
+	g := &gdnWeights{aLog: m.Param(at + "A_log"), dtBias: m.Param(at + "dt_bias"), norm: m.Param(at + "norm.weight")}
+	m.weight(&g.conv, at+"conv1d.weight")
 	m.linear(&g.qkv, at+"in_proj_qkv.weight")
 	m.linear(&g.z, at+"in_proj_z.weight")
 	m.linear(&g.b, at+"in_proj_b.weight")
@@ -142,11 +143,17 @@ func (m *Model) connectAttn(at string) *attnWeights {
 	return a
 }
 
+// linear points l at a matrix that products read, which has a compute copy of its own.
 func (m *Model) linear(l *linear, name string) {
-	p := m.Param(name)
-	l.Weight = kernels.Weight{Master: p.W, Out: p.Shape[0], In: p.Shape[1]}
-	l.grad = p.Grad
+	m.weight(l, name)
 	m.linears = append(m.linears, l)
+}
+
+// weight points l at a matrix.
+func (m *Model) weight(l *linear, name string) {
+	p := m.Param(name)
+	l.Weight = kernels.Weight{Master: p.W, Out: p.Shape[0], In: p.size() / p.Shape[0]}
+	l.grad = p.Grad
 }
 
 // allocPacked gives every projection its compute copy.

@@ -32,7 +32,7 @@ const slabBlocks = 32
 
 // blockPool owns all blocks.
 type blockPool struct {
-	be                    kernels.Backend
+	be                    kernels.InferenceBackend
 	max                   int // blocks
 	page0, stateS, stateC int // words of one layer's page, S and conv tail
 	attn, gdn             int // layers of each kind
@@ -45,16 +45,15 @@ type blockPool struct {
 	idle  *list.List // kept blocks that no sequence holds, least recently used first
 }
 
-func (p *blockPool) init(m *Model, maxBlocks int) {
-	cfg := &m.Config
-	p.be, p.max = m.be, maxBlocks
+func (p *blockPool) init(cfg *Config, be kernels.InferenceBackend, maxBlocks int) {
+	p.be, p.max = be, maxBlocks
 	p.attn, p.gdn = cfg.count(FullAttention), cfg.count(LinearAttention)
 	if p.attn > 0 {
-		p.page0 = m.be.KVPage(cfg.Attn())
+		p.page0 = be.KVPage(cfg.Attn())
 	}
 	if p.gdn > 0 {
 		p.stateS = cfg.GDNHv * cfg.Dk * cfg.Dv
-		p.stateC = m.be.ConvState(cfg.GDN().Channels(), cfg.K)
+		p.stateC = be.ConvState(cfg.GDN().Channels(), cfg.K)
 	}
 	p.words = p.attn*align(p.page0) + p.gdn*(align(p.stateS)+align(p.stateC))
 	p.kept, p.idle = map[blockKey]*block{}, list.New()

@@ -119,7 +119,6 @@ type gradActs struct {
 	wide   kernels.Buffer // [T,I]
 	gdn    gdnActs        // gradients of the fields of the same name
 	attn   attnActs
-	coef   kernels.Buffer // [N]
 	picked kernels.Buffer // [N,H]
 	final  kernels.Buffer // [N,H]
 }
@@ -220,7 +219,7 @@ func (p planner) gradients(a *activations, c *carver) {
 	g := &a.grads
 	g.dx, g.dn = c.take(T*H), c.take(T*H)
 	c.alternatives(
-		func() { g.coef, g.picked, g.final = c.take(N), c.take(N*H), c.take(N*H) },
+		func() { g.picked, g.final = c.take(N*H), c.take(N*H) },
 		func() { g.wide = c.take(T * p.cfg.MLP) },
 		func() { g.gdn = p.gdn(T, c); g.gdn.y = c.take(T * p.cfg.GDNHv * p.cfg.Dv) },
 		func() { g.attn = p.attn(T, c) })
