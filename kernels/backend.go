@@ -29,6 +29,8 @@ type InferenceBackend interface {
 type Flat interface {
 	Backend
 	Collective
+	// CheckShapes says which size of a model the device does not take.
+	CheckShapes(hidden, mlp int, g GDNShape, a AttnShape) error
 	// Cast: compute = w.  compute (n), w [n].
 	Cast(compute, w Buffer, n int)
 	// AdamWCast is AdamW followed by Cast of the new weights, in one pass.
