@@ -7,6 +7,7 @@
 #   make build        bin/harness-s
 #   make policy       makes the embedded policy again (recipes/policies)
 #   make bench        kernels, training step, decoding, serving
+#   make modules      compiles the device kernels that changed (kernels/cu -> kernels/modules)
 
 SHELL  := /bin/bash
 CONFIG ?= recipes/quickstart.yaml
@@ -21,7 +22,7 @@ export CGO_ENABLED := 1
 # go-nvml binds functions that NVIDIA marks deprecated: hundreds of warnings that say nothing about this code
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
-.PHONY: build train test test-long lint policy bench tools clean
+.PHONY: build train test test-long lint policy bench modules tools clean
 
 tools:
 	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go $$(awk '/^go /{print $$2}' go.mod) or newer and put it on PATH" >&2; exit 1; }
@@ -57,6 +58,10 @@ bench: build
 	$(BIN) bench step
 	$(BIN) bench decode
 	$(BIN) bench serve
+
+# Needs python3 with pip once, for NVRTC's wheel; or HARNESS_S_NVRTC=path of libnvrtc.so.12 (12.9).
+modules: tools
+	$(GO) run ./internal/makemodules
 
 clean:
 	rm -rf bin runs .cache
