@@ -1,0 +1,158 @@
+// sched.h: the work queued on the simulated devices and who runs it when.
+//
+// Nothing runs when it is queued. A call that has to wait (a stream's or event's synchronisation, a free, a copy that
+// waits) runs queued work itself, on its own thread, until what it waits for is done: always an operation at the head of a
+// stream whose dependencies are done, drawn at random among those the wait needs and, now and then, among all. So work runs
+// late, in an order that the program allowed but did not ask for, and whatever the program did not order shows.
+//
+// One lock guards everything in this file. It is released while an operation's body runs; a device runs one body at a time,
+// different devices run in parallel when several host threads wait at once.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "abi.h"
+
+namespace sim {
+
+struct Device;
+struct Stream;
+struct Op;
+struct Meeting;
+struct Graph;
+struct Capture;
+using Ref = std::shared_ptr<Op>;
+using Lock = std::unique_lock<std::mutex>;
+
+// Outcome of a body: code 0, or a CUresult and what went wrong.
+struct Outcome {
+    int code = 0;
+    std::string text;
+};
+
+// Work is what a caller wants to be done. Body runs without the lock, once per replay when captured into a graph. Arm, if
+// set, is called with the lock when the operation enters a queue; it joins the operation to a Meeting.
+struct Work {
+    std::string what; // "kernel rmsnorm_f32", "copy to the device", ...
+    std::function<Outcome()> body;
+    std::function<int(const Ref &)> arm;
+};
+
+// Op is one operation in a stream's queue.
+struct Op {
+    std::string what;
+    std::function<Outcome()> body;
+    std::vector<Ref> after;           // operations of other streams that come first
+    std::shared_ptr<Meeting> meeting; // a collective: runs when all its operations can
+    Stream *stream = nullptr;         // null once done
+    bool running = false, done = false, failed = false;
+    double ended = 0; // seconds, when done
+};
+
+// Meeting ties together the operations of a collective's ranks: they run as one.
+struct Meeting {
+    std::string what;
+    std::vector<Ref> ranks; // null where the rank has not queued its part
+    std::function<Outcome()> body;
+    std::function<bool()> ready; // more conditions (other processes), or null
+    bool aborted = false;
+};
+
+struct Stream {
+    Device *device = nullptr;
+    int id = 0;
+    unsigned flags = 0;
+    bool hidden = false, destroyed = false;
+    std::deque<Ref> queue;
+    Ref last;                   // the newest operation, null before the first
+    Capture *capture = nullptr; // while capturing
+    int lane = 0;               // which lane of the capture
+};
+
+struct Event {
+    Device *device = nullptr;
+    unsigned flags = 0;
+    Ref latest;                     // the newest record, null before the first
+    Capture *capture = nullptr;     // recorded while capturing: the node it stands for
+    int lane = 0, node = -1;
+    uint64_t capture_id = 0;
+};
+
+enum class Kind { Stream, Event, Module, Function, Graph, GraphExec, Blas, Comm };
+struct Handle {
+    Kind kind;
+    Device *device; // whose context made it
+};
+
+// World is the whole simulated machine.
+struct World {
+    std::mutex mu;
+    std::condition_variable changed;
+    std::vector<Device *> devices;
+    std::unordered_map<const void *, Handle> handles; // what callers hold
+    uint64_t random = 0; // state of the generator
+    double timeout_s = 120;
+    double progress = 0; // when something last happened
+    int next_id = 1;
+    int running = 0; // bodies under way
+    int polling = 0; // meetings that wait for other processes: nobody will signal those
+};
+World &world();
+
+struct Device {
+    int index = 0;
+    int refs = 0;
+    bool active = false; // its primary context is retained
+    bool busy = false;   // a body runs
+    int error = 0;       // sticky, with its text
+    std::string error_text;
+    std::vector<Stream *> streams; // null_stream first
+    Stream null_stream;
+    size_t memory = 0, used = 0;
+    uint32_t peers = 0; // devices whose memory it may use
+};
+
+double now();
+uint64_t draw();            // the next random number; lock held
+uint64_t draw(uint64_t n);  // in [0, n)
+
+// fail notes why a call is refused, for harness_sim_last_error, and returns its code.
+int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void forget_refusal(); // at the start of a call
+
+extern "C" const char *harness_sim_last_error(void);
+
+// enqueue queues work behind a stream's other work, or adds it to the graph being captured. op receives the operation, null
+// when captured.
+int enqueue(Stream *s, Work w, Ref *op = nullptr);
+int enqueue_after(Stream *s, Work w, std::vector<Ref> after, Ref *op = nullptr);
+
+// wait_for runs work until all of ops are done. A device error of `device` that appears meanwhile is returned.
+int wait_for(Lock &lock, Device *device, const std::vector<Ref> &ops);
+// wait_device waits for everything queued on the device.
+int wait_device(Lock &lock, Device *device);
+// poke runs one operation that op waits for, if any can run.
+void poke(Lock &lock, const Ref &op);
+// make_device_fail makes every later call on the device return code; its queued work is dropped.
+void make_device_fail(Device *d, int code, const std::string &text);
+// abort_meeting completes a meeting's operations without running it.
+void abort_meeting(const std::shared_ptr<Meeting> &m);
+// drop_device forgets queued work, without an error.
+void drop_device(Device *d);
+
+template <class T> T *lookup(void *handle, Kind kind) {
+    auto &handles = world().handles;
+    auto it = handles.find(handle);
+    return it != handles.end() && it->second.kind == kind ? static_cast<T *>(handle) : nullptr;
+}
+
+} // namespace sim
