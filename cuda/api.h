@@ -27,8 +27,8 @@
     X(mem_info, "cuMemGetInfo_v2", (size_t * free, size_t *total))                                                             \
     X(mem_alloc, "cuMemAlloc_v2", (uint64_t * p, size_t bytes))                                                                \
     X(mem_free, "cuMemFree_v2", (uint64_t p))                                                                                  \
-    X(host_alloc, "cuMemHostAlloc", (uintptr_t * p, size_t bytes, unsigned flags))                                             \
-    X(host_free, "cuMemFreeHost", (uintptr_t p))                                                                               \
+    X(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                                                 \
+    X(host_free, "cuMemFreeHost", (void *p))                                                                                   \
     X(set8, "cuMemsetD8Async", (uint64_t p, unsigned char value, size_t n, uintptr_t stream))                                  \
     X(set32, "cuMemsetD32Async", (uint64_t p, unsigned value, size_t n, uintptr_t stream))                                     \
     X(copy_in, "cuMemcpyHtoDAsync_v2", (uint64_t dst, const void *src, size_t bytes, uintptr_t stream))                        \

@@ -7,11 +7,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ErrNoDriver says that this machine has no NVIDIA driver: not a fault, the cpu backend serves.
-var ErrNoDriver = errors.New("no NVIDIA driver (libnvidia-ml.so.1 not found)")
+// ErrNoDriver says that this machine has no NVIDIA driver or no GPU that it can use: not a fault, the cpu backend serves.
+var ErrNoDriver = errors.New("no NVIDIA driver with a GPU")
 
-// Device is one GPU as NVML sees it.
-type Device struct {
+// GPU is one device as NVML sees it.
+type GPU struct {
 	Index       int    `json:"index"`
 	Name        string `json:"name"`
 	UUID        string `json:"uuid"`
@@ -23,9 +23,9 @@ type Device struct {
 
 // Inventory is what NVML says about the machine.
 type Inventory struct {
-	Driver  string   `json:"driver"`
-	CUDA    string   `json:"cuda"` // newest CUDA version that the driver supports
-	Devices []Device `json:"devices"`
+	Driver  string `json:"driver"`
+	CUDA    string `json:"cuda"` // newest CUDA version that the driver supports
+	Devices []GPU  `json:"devices"`
 }
 
 // Monitor is the one gate to NVML: go-nvml ends the process when anything but Init is called without the library, so
@@ -85,12 +85,12 @@ func (m *Monitor) Inventory() (Inventory, error) {
 	return inv, nil
 }
 
-func (m *Monitor) device(i int) (Device, error) {
+func (m *Monitor) device(i int) (GPU, error) {
 	h, ret := m.lib.DeviceGetHandleByIndex(i)
 	if ret != nvml.SUCCESS {
-		return Device{}, m.fail(fmt.Sprintf("device %d", i), ret)
+		return GPU{}, m.fail(fmt.Sprintf("device %d", i), ret)
 	}
-	d := Device{Index: i}
+	d := GPU{Index: i}
 	var r [4]nvml.Return
 	d.Name, r[0] = h.GetName()
 	d.UUID, r[1] = h.GetUUID()
