@@ -37,8 +37,10 @@ const libraryName = "libharness-sim.so"
 
 // Options change what is built.
 type Options struct {
-	// Defines are macros NAME or NAME=VALUE for the kernel sources.
-	Defines []string
+	// Checked instruments every access of a kernel: what no barrier orders, shared memory that was never written,
+	// misaligned addresses, indices outside an array and overflows of signed integers end the launch with an error that
+	// names the places. Several times slower.
+	Checked bool
 }
 
 // Library returns the path of the simulator with the kernels of sources, which holds cu/*.cu and what they include.
@@ -51,20 +53,20 @@ func Library(sources fs.FS) (string, error) {
 
 // Build is Library with options.
 func Build(sources fs.FS, o Options) (string, error) {
-	path, err := build(sources, o)
+	path, err := build(sources, own, o)
 	if err != nil {
 		return "", fmt.Errorf("simulator: %w", err)
 	}
 	return path, nil
 }
 
-func build(sources fs.FS, o Options) (string, error) {
-	files, err := collect(sources)
+func build(sources, own fs.FS, o Options) (string, error) {
+	files, err := collect(sources, own)
 	if err != nil {
 		return "", err
 	}
-	flags := compileFlags(o)
-	key := hash(files, flags)
+	flags := flagsOf(o)
+	key := hash(files, flags.all())
 	if exe, err := os.Executable(); err == nil {
 		shipped := filepath.Join(filepath.Dir(exe), "sim", key, libraryName)
 		if _, err := os.Stat(shipped); err == nil {
@@ -96,7 +98,7 @@ func build(sources fs.FS, o Options) (string, error) {
 }
 
 // collect reads the kernel sources to cu/ and the simulator's own to sim/, by slash-separated path.
-func collect(sources fs.FS) (map[string][]byte, error) {
+func collect(sources, own fs.FS) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, part := range []struct {
 		fsys      fs.FS
@@ -121,18 +123,33 @@ func collect(sources fs.FS) (map[string][]byte, error) {
 	return files, nil
 }
 
-// compileFlags are those of every file. Aliasing is as loose as on the device compiler, and products and sums may be
-// fused as there. -iquote: headers of this folder have names that system headers have too.
-func compileFlags(o Options) []string {
-	flags := []string{"-O2", "-g1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=fast",
-		"-w", "-DHS_SIM", "-iquote", "sim", "-iquote", "cu"}
+// flags are those of the compiler.
+type flags struct{ common, kernels []string }
+
+func (f flags) all() []string { return slices.Concat(f.common, f.kernels) }
+
+// of gives the flags for a file.
+func (f flags) of(name string) []string {
+	if path.Ext(name) == ".cu" {
+		return f.all()
+	}
+	return f.common
+}
+
+// flagsOf: aliasing is as loose as on the device compiler, and products and sums may be fused as there. -iquote: headers of
+// this folder have names that system headers have too. The thread sanitizer's calls are answered by checks.cpp, not by
+// its own library.
+func flagsOf(o Options) flags {
+	f := flags{common: []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=fast",
+		"-w", "-DHS_SIM", "-iquote", "sim", "-iquote", "cu"}}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI2 {
-		flags = append(flags, "-mavx2", "-mfma", "-mbmi2")
+		f.common = append(f.common, "-mavx2", "-mfma", "-mbmi2")
 	}
-	for _, d := range o.Defines {
-		flags = append(flags, "-D"+d)
+	if o.Checked {
+		f.common = append(f.common, "-DHS_SIM_CHECKED")
+		f.kernels = []string{"-O1", "-fsanitize=thread,alignment,bounds,shift-exponent,signed-integer-overflow"}
 	}
-	return flags
+	return f
 }
 
 var linkFlags = []string{"-shared", "-pthread", "-static-libstdc++", "-static-libgcc", "-Wl,-z,defs", "-lm"}
@@ -182,7 +199,7 @@ func lock(name string) (unlock func(), err error) {
 }
 
 // compileTo compiles in a temporary folder of the cache and renames the result to its place.
-func compileTo(files map[string][]byte, flags []string, lib string) error {
+func compileTo(files map[string][]byte, flags flags, lib string) error {
 	gxx, err := exec.LookPath(cmp.Or(os.Getenv("CXX"), "g++"))
 	if err != nil {
 		return fmt.Errorf("a C++ compiler is needed to build it: apt-get install g++ (or set CXX): %w", err)
@@ -228,7 +245,7 @@ func write(files map[string][]byte, dir string) error {
 type compiler struct{ gxx, dir, objects string }
 
 // compileAll compiles each .cu and .cpp, as many at once as there are processors.
-func compileAll(c compiler, files map[string][]byte, flags []string) (objects []string, err error) {
+func compileAll(c compiler, files map[string][]byte, flags flags) (objects []string, err error) {
 	if err := os.MkdirAll(c.objects, 0o755); err != nil {
 		return nil, err
 	}
@@ -244,9 +261,9 @@ func compileAll(c compiler, files map[string][]byte, flags []string) (objects []
 		if ext := path.Ext(name); ext != ".cu" && ext != ".cpp" {
 			continue
 		}
-		object := filepath.Join(c.objects, objectKey(headers, name, files[name], flags)+".o")
+		object := filepath.Join(c.objects, objectKey(headers, name, files[name], flags.of(name))+".o")
 		objects = append(objects, object)
-		group.Go(func() error { return c.compile(name, object, flags) })
+		group.Go(func() error { return c.compile(name, object, flags.of(name)) })
 	}
 	return objects, group.Wait()
 }

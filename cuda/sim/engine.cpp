@@ -156,14 +156,28 @@ const char *run_grid(const Kernel *k, unsigned gx, unsigned gy, unsigned gz, uns
     return error.empty() ? nullptr : error.c_str();
 }
 
+static const Kernel *find(const char *name) {
+    const Kernel *k = kernels;
+    while (k && strcmp(k->name, name)) k = k->next;
+    return k;
+}
+
 bool stats(const char *kernel, Stats *out) {
+    const Kernel *k = find(kernel);
+    if (!k) return false;
     std::lock_guard<std::mutex> lock(pool().mutex);
-    for (Kernel *k = kernels; k; k = k->next)
-        if (!strcmp(k->name, kernel)) {
-            *out = k->stats;
-            return true;
-        }
-    return false;
+    *out = k->stats;
+    return true;
 }
 
 } // namespace hs_sim
+
+const char *hs_sim_launch(const char *kernel, const unsigned grid[3], unsigned threads, size_t dynamic_bytes, const void *args,
+                          size_t args_size, uint64_t seed) {
+    const hs_sim::Kernel *k = hs_sim::find(kernel);
+    if (!k) return "no such kernel";
+    if (k->args_size != args_size) return "the kernel's arguments have another size";
+    return hs_sim::run_grid(k, grid[0], grid[1], grid[2], threads, dynamic_bytes, args, seed);
+}
+
+int hs_sim_stats(const char *kernel, hs_sim::Stats *out) { return hs_sim::stats(kernel, out); }

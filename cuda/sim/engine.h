@@ -40,3 +40,8 @@ const char *run_grid(const Kernel *k, unsigned gx, unsigned gy, unsigned gz, uns
 bool stats(const char *kernel, Stats *out);
 
 } // namespace hs_sim
+
+// The same by name, for programs that load the library: null, "no such kernel", or what went wrong.
+extern "C" __attribute__((visibility("default"))) const char *hs_sim_launch(const char *kernel, const unsigned grid[3], unsigned threads,
+                                                                            size_t dynamic_bytes, const void *args, size_t args_size, uint64_t seed);
+extern "C" __attribute__((visibility("default"))) int hs_sim_stats(const char *kernel, hs_sim::Stats *out);

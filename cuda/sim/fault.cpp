@@ -2,6 +2,7 @@
 
 // fault.cpp: a kernel's bad access becomes an error of its block, as on a device, not the end of the process.
 #include "fiber.h"
+#include <memory>
 #include <mutex>
 #include <signal.h>
 #include <stdio.h>
@@ -58,13 +59,13 @@ void catch_faults() {
 }
 
 void give_signal_stack() {
-    stack_t have;
+    stack_t have, give = {};
     sigaltstack(nullptr, &have);
     if (!(have.ss_flags & SS_DISABLE)) return;
-    static thread_local char stack[64 << 10];
-    stack_t s = {};
-    s.ss_sp = stack, s.ss_size = sizeof stack;
-    sigaltstack(&s, nullptr);
+    static thread_local std::unique_ptr<char[]> stack; // as long as the thread
+    stack.reset(new char[64 << 10]);
+    give.ss_sp = stack.get(), give.ss_size = 64 << 10;
+    sigaltstack(&give, nullptr);
 }
 
 } // namespace hs_sim
