@@ -19,7 +19,10 @@ import (
 )
 
 // ErrNoCompiler says that NVRTC was not found: not a fault, the kernels of this project are compiled when it is built.
-var ErrNoCompiler = errors.New("NVRTC (libnvrtc.so) not found: pip install nvidia-cuda-nvrtc-cu12==12.9.86, or name the library in HARNESS_S_NVRTC")
+var ErrNoCompiler = errors.New("no compiler")
+
+var libNVRTC = library{"NVRTC", "HARNESS_S_NVRTC", []string{"libnvrtc.so.12", "libnvrtc.so.13"},
+	"pip install nvidia-cuda-nvrtc-cu12==12.9.86, or name the file in HARNESS_S_NVRTC"}
 
 // Compiler is NVRTC, NVIDIA's run-time compiler. The library compiles one program at a time, whatever the number of
 // goroutines: only processes run beside each other.
@@ -54,43 +57,38 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("compile %s: %s\n%s", e.Name, e.Reason, strings.TrimSpace(e.Log))
 }
 
-// OpenCompiler loads NVRTC from path; "" searches. ErrNoCompiler where there is none. The library of the same version's
-// built-in functions (libnvrtc-builtins) must lie beside it.
+// OpenCompiler loads NVRTC from path; "" searches (see find). errors.Is(err, ErrNoCompiler) where there is none. The
+// library of the same version's built-in functions (libnvrtc-builtins) must lie beside it.
 func OpenCompiler(path string) (*Compiler, error) {
-	if path != "" {
-		return openCompiler(path)
-	}
-	for _, p := range compilerPaths() {
-		if c, err := openCompiler(p); err == nil {
+	var tried []string
+	for _, candidate := range find(libNVRTC, path) {
+		c, err := openCompiler(candidate.path)
+		if err == nil {
 			return c, nil
 		}
+		tried = append(tried, err.Error())
 	}
-	return nil, ErrNoCompiler
+	return nil, fmt.Errorf("%w: %s", ErrNoCompiler, libNVRTC.missing(tried))
 }
 
-// compilerPaths are where NVRTC may be, best first.
-func compilerPaths() []string { return []string{"libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"} }
-
 func openCompiler(path string) (*Compiler, error) {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	var why *C.char
-	lib := C.hs_nvrtc_open(name, &why)
-	if lib == nil {
-		defer C.free(unsafe.Pointer(why))
-		return nil, fmt.Errorf("nvrtc: open %s: %s", path, C.GoString(why))
+	lib, file, err := openLibrary(path, func(path *C.char, file, why **C.char) unsafe.Pointer {
+		return unsafe.Pointer(C.hs_nvrtc_open(path, file, why))
+	})
+	if err != nil {
+		return nil, err
 	}
-	c := &Compiler{lib: lib, path: path}
+	c := &Compiler{lib: (*C.hs_nvrtc)(lib), path: file}
 	var major, minor C.int
-	if code := C.hs_nvrtc_version(lib, &major, &minor); code != 0 {
+	if code := C.hs_nvrtc_version(c.lib, &major, &minor); code != 0 {
 		c.Close()
-		return nil, fmt.Errorf("nvrtc: version of %s: code %d", path, int(code))
+		return nil, fmt.Errorf("%s: nvrtcVersion: code %d", file, int(code))
 	}
 	c.major, c.minor = int(major), int(minor)
 	return c, nil
 }
 
-// Path is the library's file, or the name it was found by.
+// Path is the library's file.
 func (c *Compiler) Path() string { return c.path }
 
 // Version is NVRTC's, for example 12, 9.

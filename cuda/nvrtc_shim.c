@@ -24,7 +24,7 @@ struct hs_nvrtc {
 
 static void say(char **why, const char *text) { *why = strdup(text ? text : "no reason given"); }
 
-hs_nvrtc *hs_nvrtc_open(const char *path, char **why) {
+hs_nvrtc *hs_nvrtc_open(const char *path, char **file, char **why) {
     hs_nvrtc *r = calloc(1, sizeof *r);
     if (!r) return say(why, "out of memory"), NULL;
     if (!(r->lib = dlopen(path, RTLD_NOW | RTLD_LOCAL))) return say(why, dlerror()), free(r), NULL;
@@ -33,6 +33,8 @@ hs_nvrtc *hs_nvrtc_open(const char *path, char **why) {
         return say(why, "function nvrtc" #f " is missing: older than CUDA 11.2"), hs_nvrtc_close(r), NULL
     LOAD(Version); LOAD(GetErrorString); LOAD(CreateProgram); LOAD(DestroyProgram); LOAD(CompileProgram);
     LOAD(GetProgramLogSize); LOAD(GetProgramLog); LOAD(GetCUBINSize); LOAD(GetCUBIN); LOAD(GetPTXSize); LOAD(GetPTX);
+    Dl_info info;
+    *file = strdup(dladdr((void *)r->Version, &info) && info.dli_fname ? info.dli_fname : path);
     return r;
 }
 

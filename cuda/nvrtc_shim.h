@@ -14,8 +14,9 @@ typedef struct {
     int is_ptx;
 } hs_nvrtc_result;
 
-// hs_nvrtc_open loads the library; NULL with *why (free) when it cannot be loaded or lacks a function.
-hs_nvrtc *hs_nvrtc_open(const char *path, char **why);
+// hs_nvrtc_open loads the library; NULL with *why (free) when it cannot be loaded or lacks a function. *file (free) is the
+// file that was loaded.
+hs_nvrtc *hs_nvrtc_open(const char *path, char **file, char **why);
 void hs_nvrtc_close(hs_nvrtc *r);
 int hs_nvrtc_version(hs_nvrtc *r, int *major, int *minor);
 const char *hs_nvrtc_error(hs_nvrtc *r, int code);

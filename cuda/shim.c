@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "record.h"
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -45,9 +46,13 @@ static void *fail(void *table, char **why, const char *format, const char *detai
     return NULL;
 }
 
+static char recorder; // stands for the library that is part of this program (record.c)
+
+static void *symbol_of(void *lib, const char *symbol) { return lib == &recorder ? hs_record_find(symbol) : dlsym(lib, symbol); }
+
 static void *load(const char *path, size_t table_bytes, void **table, char **why) {
     *table = NULL;
-    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *lib = strcmp(path, HS_RECORDER) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : &recorder;
     if (!lib) {
         const char *text = dlerror();
         return fail(NULL, why, "%s", text ? text : "dlopen failed");
@@ -63,8 +68,8 @@ static char *file_of(void *function, const char *path) {
 }
 
 #define NEED(field, symbol, params)                                                     \
-    if (!(*(void **)&t->field = dlsym(lib, symbol))) return fail(t, why, "function %s missing", symbol);
-#define MAY(field, symbol, params) *(void **)&t->field = dlsym(lib, symbol);
+    if (!(*(void **)&t->field = symbol_of(lib, symbol))) return fail(t, why, "function %s missing", symbol);
+#define MAY(field, symbol, params) *(void **)&t->field = symbol_of(lib, symbol);
 
 hs_driver *hs_driver_open(const char *path, char **file, char **why) {
     hs_driver *t;
