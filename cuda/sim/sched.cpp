@@ -1,7 +1,5 @@
 //go:build ignore
 
-//go:build ignore
-
 // sched.cpp: see sched.h.
 #include "sched.h"
 
@@ -84,6 +82,7 @@ static bool runnable(const Op &op) {
     if (!free_to_run(op)) return false;
     if (!op.meeting) return true;
     const Meeting &m = *op.meeting;
+    if (m.aborted) return false; // complete_aborted's
     for (const Ref &r : m.ranks)
         if (!r || !free_to_run(*r)) return false;
     return !m.ready || m.ready();
@@ -125,8 +124,14 @@ void make_device_fail(Device *d, int code, const std::string &text) {
     drop_device(d);
 }
 
-void abort_meeting(const std::shared_ptr<Meeting> &m) {
-    m->aborted = true, m->body = nullptr, m->ready = nullptr;
+void abort_op(Lock &lock, const Ref &op) {
+    while (op->running) wait_change(lock, 1);
+    if (op->done || !op->meeting) return;
+    for (Ref &r : op->meeting->ranks)
+        if (r == op) r.reset();
+    op->meeting->broken = true;
+    op->meeting = std::make_shared<Meeting>();
+    op->meeting->aborted = true;
     world().changed.notify_all();
 }
 
@@ -144,7 +149,7 @@ static void run(Lock &lock, const Ref &op) {
     std::vector<Ref> ops = m ? m->ranks : std::vector<Ref>{op};
     std::vector<Device *> devices;
     for (const Ref &o : ops) o->running = true, devices.push_back(o->stream->device), devices.back()->busy = true;
-    std::function<Outcome()> body = m ? m->body : std::move(op->body);
+    std::function<Outcome()> body = std::move(m ? m->body : op->body);
     world().running++;
     lock.unlock();
     Outcome outcome = call(body);
@@ -199,9 +204,11 @@ struct Search {
         if (head->meeting) visit_ranks(*head->meeting);
     }
     void visit_ranks(const Meeting &m) {
-        for (const Ref &r : m.ranks) visit(r);
-        for (const Ref &r : m.ranks)
-            if (r && r->done && r->failed) dead = true;
+        dead |= m.broken;
+        for (size_t r = 0; r < m.ranks.size(); r++) {
+            visit(m.ranks[r]);
+            dead |= m.devices[r]->error != 0;
+        }
     }
 };
 
@@ -242,8 +249,9 @@ static std::string explain() {
             if (!head.meeting) continue;
             for (size_t r = 0; r < head.meeting->ranks.size(); r++) {
                 const Ref &rank = head.meeting->ranks[r];
-                if (!rank) text += ", rank " + std::to_string(r) + " has not queued its part";
-                else if (rank->done && rank->failed) text += ", rank " + std::to_string(r) + " is on a device that failed";
+                const Device *of = head.meeting->devices[r];
+                if (of->error) text += ", rank " + std::to_string(r) + " is on device " + std::to_string(of->index) + ", which failed: " + of->error_text;
+                else if (!rank) text += ", rank " + std::to_string(r) + (head.meeting->broken ? " aborted or" : "") + " has not queued its part";
                 else if (!is_head(*rank)) text += ", rank " + std::to_string(r) + " is behind other work on " + describe(rank->stream);
             }
         }
@@ -271,6 +279,12 @@ void poke(Lock &lock, const Ref &op) {
     step(lock, {op}, &dead);
 }
 
+// Nobody signals what other processes do: look again soon.
+void wait_change(Lock &lock, double seconds) {
+    double most = world().polling ? 0.0005 : 3600;
+    world().changed.wait_for(lock, std::chrono::duration<double>(std::min(seconds, most)));
+}
+
 int wait_for(Lock &lock, Device *device, const std::vector<Ref> &ops) {
     World &w = world();
     double since = now();
@@ -284,8 +298,7 @@ int wait_for(Lock &lock, Device *device, const std::vector<Ref> &ops) {
             make_device_fail(device, LAUNCH_TIMEOUT, "nothing could run for " + std::to_string((int)limit) + " s" + explain());
             break;
         }
-        double pause = w.polling ? 0.0005 : std::max(left, 0.01);
-        w.changed.wait_for(lock, std::chrono::duration<double>(pause));
+        wait_change(lock, std::max(left, 0.01));
     }
     return device->error ? fail(device->error, "%s", device->error_text.c_str()) : SUCCESS;
 }

@@ -62,9 +62,11 @@ struct Op {
 struct Meeting {
     std::string what;
     std::vector<Ref> ranks; // null where the rank has not queued its part
+    std::vector<Device *> devices;
     std::function<Outcome()> body;
     std::function<bool()> ready; // more conditions (other processes), or null
-    bool aborted = false;
+    bool broken = false;         // a rank aborted: the others wait in vain
+    bool aborted = false;        // completes without running
 };
 
 struct Stream {
@@ -138,14 +140,16 @@ int enqueue_after(Stream *s, Work w, std::vector<Ref> after, Ref *op = nullptr);
 
 // wait_for runs work until all of ops are done. A device error of `device` that appears meanwhile is returned.
 int wait_for(Lock &lock, Device *device, const std::vector<Ref> &ops);
+// wait_change waits for the world to change, at most so many seconds.
+void wait_change(Lock &lock, double seconds);
 // wait_device waits for everything queued on the device.
 int wait_device(Lock &lock, Device *device);
 // poke runs one operation that op waits for, if any can run.
 void poke(Lock &lock, const Ref &op);
 // make_device_fail makes every later call on the device return code; its queued work is dropped.
 void make_device_fail(Device *d, int code, const std::string &text);
-// abort_meeting completes a meeting's operations without running it.
-void abort_meeting(const std::shared_ptr<Meeting> &m);
+// abort_op makes an operation of a meeting complete without effect; the other ranks wait on, as they do on devices.
+void abort_op(Lock &lock, const Ref &op);
 // drop_device forgets queued work, without an error.
 void drop_device(Device *d);
 

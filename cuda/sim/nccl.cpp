@@ -1,0 +1,312 @@
+//go:build ignore
+
+// nccl.cpp: the part of NCCL that this project uses. A collective is an operation on each rank's stream; it runs when it is
+// at the head of all of them, and blocks those streams until then.
+//
+// Mistakes that hang or corrupt on devices are errors here: ranks that disagree about a collective make all their devices
+// fail. A rank that never comes is reported after HARNESS_S_SIM_TIMEOUT.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "call.h"
+#include "collective.h"
+
+namespace sim {
+
+enum NcclResult { NCCL_SUCCESS = 0, NCCL_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5, NCCL_REMOTE_ERROR = 6 };
+
+struct UniqueId { // ncclUniqueId, passed by value
+    char bytes[128];
+};
+
+// Round is one collective of a clique, from the first rank's call to the last one's.
+struct Round {
+    Collective what;
+    std::vector<Part> parts;
+    std::vector<Device *> devices;
+    std::shared_ptr<Meeting> meeting;
+    int joined = 0;
+};
+
+// Clique is the ranks of one communicator.
+struct Clique {
+    std::string id;
+    int size = 0, joined = 0;
+    bool broken = false; // a rank left
+    std::vector<struct Comm *> ranks; // null where not joined yet, or left
+    std::vector<Device *> devices;
+    std::map<uint64_t, std::shared_ptr<Round>> rounds; // by number, those that some rank has not joined
+};
+
+struct Comm {
+    std::shared_ptr<Clique> clique;
+    int rank = 0;
+    Device *device = nullptr;
+    uint64_t next = 0; // number of its next collective
+    std::vector<std::weak_ptr<Op>> queued;
+};
+
+static std::map<std::string, std::shared_ptr<Clique>> &forming() {
+    static auto *m = new std::map<std::string, std::shared_ptr<Clique>>;
+    return *m;
+}
+
+// ---------------------------------------------------------------- groups
+
+// Inside a group calls are kept back until its end.
+static thread_local int group_depth;
+static thread_local std::vector<std::function<int()>> group_calls, group_waits;
+
+SIM_API int ncclGroupStart(void) {
+    group_depth++;
+    return NCCL_SUCCESS;
+}
+
+SIM_API int ncclGroupEnd(void) {
+    if (group_depth == 0) return fail(NCCL_INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
+    if (--group_depth) return NCCL_SUCCESS;
+    std::vector<std::function<int()>> calls;
+    calls.swap(group_calls);
+    int first = NCCL_SUCCESS;
+    auto all = [&](std::vector<std::function<int()>> &list) {
+        for (auto &call : list)
+            if (int code = call()) first = first ? first : code;
+    };
+    all(calls);
+    calls.clear(), calls.swap(group_waits);
+    all(calls);
+    return first;
+}
+
+// ---------------------------------------------------------------- communicators
+
+SIM_API int ncclGetVersion(int *version) {
+    *version = 22703;
+    return NCCL_SUCCESS;
+}
+
+SIM_API const char *ncclGetErrorString(int code) {
+    static const char *text[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument", "invalid usage", "remote process exited or there was a network error", "in progress"};
+    return code >= 0 && code <= 7 ? text[code] : "unknown result code";
+}
+
+SIM_API const char *ncclGetLastError(void *) { return harness_sim_last_error(); }
+
+SIM_API int ncclGetUniqueId(UniqueId *id) {
+    memset(id, 0, sizeof *id);
+    FILE *f = fopen("/dev/urandom", "rb");
+    unsigned char random[16];
+    if (!f || fread(random, 1, sizeof random, f) != sizeof random) {
+        if (f) fclose(f);
+        return fail(NCCL_SYSTEM_ERROR, "no random numbers");
+    }
+    fclose(f);
+    int n = snprintf(id->bytes, sizeof id->bytes, "harness-s-sim-");
+    for (unsigned char r : random) n += snprintf(id->bytes + n, sizeof id->bytes - n, "%02x", r);
+    return NCCL_SUCCESS;
+}
+
+static int join(Comm *c, int size, const std::string &id, int rank) {
+    std::shared_ptr<Clique> &q = forming()[id];
+    if (!q) q = std::make_shared<Clique>(), q->id = id, q->size = size, q->ranks.resize(size), q->devices.resize(size);
+    if (q->size != size) return fail(NCCL_INVALID_ARGUMENT, "rank %d says %d ranks, another one %d", rank, size, q->size);
+    if (q->ranks[rank]) return fail(NCCL_INVALID_ARGUMENT, "rank %d joined twice", rank);
+    for (Comm *o : q->ranks)
+        if (o && o->device == c->device) return fail(NCCL_INVALID_USAGE, "ranks %d and %d are both on device %d", o->rank, rank, c->device->index);
+    c->clique = q, c->rank = rank;
+    q->ranks[rank] = c, q->devices[rank] = c->device, q->joined++;
+    world().handles[c] = {Kind::Comm, c->device};
+    world().changed.notify_all();
+    if (q->joined == size) forming().erase(id); // an id serves once
+    return NCCL_SUCCESS;
+}
+
+static std::string missing(const Clique &q) {
+    std::string text;
+    for (int r = 0; r < q.size; r++)
+        if (!q.ranks[r]) text += (text.empty() ? "" : ", ") + std::to_string(r);
+    return text;
+}
+
+static void leave(Comm *c) {
+    Clique &q = *c->clique;
+    world().handles.erase(c);
+    q.ranks[c->rank] = nullptr, q.broken = true;
+    for (auto &round : q.rounds) round.second->meeting->broken = true;
+    if (std::all_of(q.ranks.begin(), q.ranks.end(), [](const Comm *o) { return !o; }))
+        for (auto &round : q.rounds) round.second->meeting->body = nullptr; // which holds the round
+    delete c;
+}
+
+static int await_all(void **comm) {
+    Lock lock(world().mu);
+    Comm *c = (Comm *)*comm;
+    std::shared_ptr<Clique> q = c->clique;
+    double deadline = now() + world().timeout_s;
+    while (q->joined < q->size && now() < deadline) wait_change(lock, deadline - now());
+    if (q->joined == q->size) return NCCL_SUCCESS;
+    int code = fail(NCCL_SYSTEM_ERROR, "rank %d of %d waited %g s; missing are %s", c->rank, q->size, world().timeout_s, missing(*q).c_str());
+    if (forming().count(q->id) && forming()[q->id] == q) forming().erase(q->id);
+    leave(c);
+    *comm = nullptr;
+    return code;
+}
+
+SIM_API int ncclCommInitRank(void **comm, int size, UniqueId id, int rank) {
+    *comm = nullptr;
+    {
+        Call c;
+        if (c.code) return NCCL_CUDA_ERROR;
+        if (strncmp(id.bytes, "harness-s-sim-", 14) || !memchr(id.bytes, 0, sizeof id.bytes)) return fail(NCCL_INVALID_ARGUMENT, "not an id of this library");
+        if (size < 1 || rank < 0 || rank >= size) return fail(NCCL_INVALID_ARGUMENT, "rank %d of %d", rank, size);
+        Comm *made = new Comm;
+        made->device = c.device;
+        if (int code = join(made, size, id.bytes, rank)) {
+            delete made;
+            return code;
+        }
+        *comm = made;
+    }
+    if (group_depth) return group_waits.push_back([comm] { return await_all(comm); }), NCCL_SUCCESS;
+    return await_all(comm);
+}
+
+static std::vector<Ref> unfinished(const Comm *c) {
+    std::vector<Ref> ops;
+    for (const auto &weak : c->queued)
+        if (Ref op = weak.lock())
+            if (!op->done) ops.push_back(op);
+    return ops;
+}
+
+SIM_API int ncclCommDestroy(void *comm) {
+    Lock lock(world().mu);
+    forget_refusal();
+    Comm *c = lookup<Comm>(comm, Kind::Comm);
+    if (!c) return fail(NCCL_INVALID_ARGUMENT, "%p is not a communicator", comm);
+    int code = wait_for(lock, c->device, unfinished(c));
+    leave(c);
+    return code ? NCCL_CUDA_ERROR : NCCL_SUCCESS;
+}
+
+SIM_API int ncclCommFinalize(void *) { return NCCL_SUCCESS; }
+
+// An aborted rank's collectives complete without effect. The other ranks wait on until they abort too.
+SIM_API int ncclCommAbort(void *comm) {
+    Lock lock(world().mu);
+    forget_refusal();
+    Comm *c = lookup<Comm>(comm, Kind::Comm);
+    if (!c) return fail(NCCL_INVALID_ARGUMENT, "%p is not a communicator", comm);
+    for (const Ref &op : unfinished(c)) abort_op(lock, op);
+    leave(c);
+    return NCCL_SUCCESS;
+}
+
+SIM_API int ncclCommGetAsyncError(void *comm, int *code) {
+    Lock lock(world().mu);
+    Comm *c = lookup<Comm>(comm, Kind::Comm);
+    if (!c) return fail(NCCL_INVALID_ARGUMENT, "%p is not a communicator", comm);
+    *code = c->device->error ? NCCL_CUDA_ERROR : NCCL_SUCCESS;
+    for (const Comm *o : c->clique->ranks)
+        if (!*code && o && o->device->error) *code = NCCL_REMOTE_ERROR;
+    return NCCL_SUCCESS;
+}
+
+// ---------------------------------------------------------------- collectives
+
+static std::string reachable(const Round &round) {
+    for (size_t r = 0; r < round.parts.size(); r++) {
+        std::string bad = holds(round.devices[r], round.parts[r].send, send_bytes(round.what, (int)round.parts.size(), (int)r));
+        if (bad.empty()) bad = holds(round.devices[r], round.parts[r].recv, recv_bytes(round.what, (int)round.parts.size()));
+        if (!bad.empty()) return "rank " + std::to_string(r) + ": " + bad;
+    }
+    return "";
+}
+
+static std::shared_ptr<Round> make_round(const Clique &q, const Collective &what) {
+    auto round = std::make_shared<Round>();
+    round->what = what, round->parts.resize(q.size), round->devices = q.devices;
+    round->meeting = std::make_shared<Meeting>();
+    round->meeting->what = what.text(), round->meeting->ranks.resize(q.size);
+    round->meeting->devices = q.devices, round->meeting->broken = q.broken;
+    round->meeting->body = [round]() -> Outcome { // a circle, opened when the meeting runs
+        std::string bad;
+        {
+            Lock lock(world().mu);
+            bad = reachable(*round);
+        }
+        if (!bad.empty()) return {ILLEGAL_ADDRESS, bad};
+        perform(round->what, round->parts);
+        return {};
+    };
+    return round;
+}
+
+// arm joins the operation of one rank to the clique's round of that number.
+static int arm(Comm *c, const Collective &what, const Part &part, const Ref &op) {
+    Clique &q = *c->clique;
+    std::shared_ptr<Round> &round = q.rounds[c->next];
+    if (!round) round = make_round(q, what);
+    if (!(round->what == what)) {
+        std::string text = "collective " + std::to_string(c->next) + ": rank " + std::to_string(c->rank) + " calls " + what.text() + ", another one " + round->what.text();
+        for (Comm *o : q.ranks)
+            if (o) make_device_fail(o->device, LAUNCH_FAILED, text);
+        return fail(NCCL_INVALID_ARGUMENT, "%s", text.c_str());
+    }
+    round->parts[c->rank] = part;
+    round->meeting->ranks[c->rank] = op;
+    op->meeting = round->meeting;
+    auto &queued = c->queued;
+    queued.erase(std::remove_if(queued.begin(), queued.end(), [](const std::weak_ptr<Op> &w) { return w.expired(); }), queued.end());
+    queued.push_back(op);
+    if (++round->joined == q.size) q.rounds.erase(c->next);
+    c->next++;
+    return SUCCESS;
+}
+
+static int start(const Collective &what, const Part &part, void *comm, void *stream) {
+    Lock lock(world().mu);
+    forget_refusal();
+    Comm *c = lookup<Comm>(comm, Kind::Comm);
+    if (!c) return fail(NCCL_INVALID_ARGUMENT, "%p is not a communicator", comm);
+    Device *d = c->device;
+    if (d->error) return fail(NCCL_CUDA_ERROR, "%s", d->error_text.c_str());
+    Stream *s = stream ? lookup<Stream>(stream, Kind::Stream) : &d->null_stream;
+    if (!s || s->device != d) return fail(NCCL_INVALID_ARGUMENT, "%p is not a stream of device %d", stream, d->index);
+    std::string bad = check(what, c->clique->size, c->rank, part);
+    if (bad.empty()) bad = holds(d, part.send, send_bytes(what, c->clique->size, c->rank));
+    if (bad.empty()) bad = holds(d, part.recv, recv_bytes(what, c->clique->size));
+    if (!bad.empty()) return fail(NCCL_INVALID_ARGUMENT, "%s: %s", what.text().c_str(), bad.c_str());
+    Work w;
+    w.what = what.text();
+    w.arm = [=](const Ref &op) {
+        if (!lookup<Comm>(c, Kind::Comm)) return fail(NCCL_INVALID_ARGUMENT, "the communicator of a captured collective was destroyed");
+        return arm(c, what, part, op);
+    };
+    int code = enqueue(s, std::move(w));
+    return !code ? NCCL_SUCCESS : code == NCCL_INVALID_ARGUMENT ? code : NCCL_CUDA_ERROR;
+}
+
+static int collective(Collect kind, uint64_t send, uint64_t recv, size_t count, int type, int op, int root, void *comm, void *stream) {
+    Collective what{kind, count, type, op, root};
+    Part part{send, recv};
+    if (group_depth) return group_calls.push_back([=] { return start(what, part, comm, stream); }), NCCL_SUCCESS;
+    return start(what, part, comm, stream);
+}
+
+SIM_API int ncclReduceScatter(uint64_t send, uint64_t recv, size_t count, int type, int op, void *comm, void *stream) {
+    return collective(Collect::ReduceScatter, send, recv, count, type, op, 0, comm, stream);
+}
+SIM_API int ncclAllGather(uint64_t send, uint64_t recv, size_t count, int type, void *comm, void *stream) {
+    return collective(Collect::AllGather, send, recv, count, type, 0, 0, comm, stream);
+}
+SIM_API int ncclAllReduce(uint64_t send, uint64_t recv, size_t count, int type, int op, void *comm, void *stream) {
+    return collective(Collect::AllReduce, send, recv, count, type, op, 0, comm, stream);
+}
+SIM_API int ncclBroadcast(uint64_t send, uint64_t recv, size_t count, int type, int root, void *comm, void *stream) {
+    return collective(Collect::Broadcast, send, recv, count, type, 0, root, comm, stream);
+}
+
+} // namespace sim
