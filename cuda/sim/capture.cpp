@@ -1,7 +1,5 @@
 //go:build ignore
 
-//go:build ignore
-
 // capture.cpp: see capture.h.
 #include "capture.h"
 

@@ -1,7 +1,5 @@
 //go:build ignore
 
-//go:build ignore
-
 // memory.cpp: see memory.h.
 #include "memory.h"
 
