@@ -23,22 +23,52 @@ func (m *Model) Backward(coef []float32) error {
 		live = live || coef[t] != 0
 	}
 	if !live {
-		return nil
+		return m.backwardNothing()
 	}
-	m.headBackward(a, picked)
+	m.backward(a, picked)
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("backward: %w", err)
+	}
+	return nil
+}
+
+// backward runs through the buckets from the head's down to the embedding's. coef [N].
+func (m *Model) backward(a *activations, coef []float32) {
+	last := len(m.layers) + 1 // the bucket of an untied head
+	if !m.Config.Tied {
+		m.openBucket(last)
+		m.headBackward(a, coef)
+		m.closeBucket(last)
+	} else {
+		m.openBucket(0) // stays open: head and embedding are one matrix
+		m.headBackward(a, coef)
+	}
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		if m.opt.Recompute {
 			act := &a.layers[i]
 			m.be.RMSNorm(act.norm, act.rstd, a.x[i], m.layers[i].inNorm.W, a.T, m.Config.Hidden, float32(m.Config.Eps))
 			m.layerHidden(a, i)
 		}
+		m.openBucket(i + 1)
 		m.layerBackward(a, i)
+		m.closeBucket(i + 1)
+	}
+	if !m.Config.Tied {
+		m.openBucket(0)
 	}
 	m.be.EmbedBackward(m.embed.grad, a.grads.dx, a.ids, a.T, m.Config.Hidden, m.Config.Vocab)
-	if err := m.be.Sync(); err != nil {
-		return fmt.Errorf("backward: %w", err)
+	m.closeBucket(0)
+}
+
+// backwardNothing takes this rank's part in the exchange of gradients that the other ranks have.
+func (m *Model) backwardNothing() error {
+	for i := len(m.buckets) - 1; i >= 1; i-- {
+		m.openBucket(i)
+		m.closeBucket(i)
 	}
-	return nil
+	m.openBucket(0)
+	m.closeBucket(0)
+	return m.be.Sync()
 }
 
 // headBackward sets dx to the gradient of the stream after the last layer; coef [N].

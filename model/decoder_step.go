@@ -131,9 +131,9 @@ func (d *Decoder) prepare(work []Work) (*stepActs, error) {
 func (d *Decoder) plan(a *stepActs, c *carver) {
 	p := planner{cfg: &d.m.Config}
 	H := d.m.Config.Hidden
-	a.ids, a.pos, a.rows, a.x = c.take(a.T), c.take(a.T), c.take(a.N), c.take(a.T*H)
+	a.ids, a.pos, a.rows, a.x = c.take(a.T), c.take(a.T), c.take(a.N), c.acts(a.T*H)
 	p.step(&a.layer, a.T, c)
-	a.picked, a.final, a.logits = c.take(a.N*H), c.take(a.N*H), c.take(a.N*d.m.Config.Vocab)
+	a.picked, a.final, a.logits = c.acts(a.N*H), c.acts(a.N*H), c.take(a.N*d.m.Config.Vocab)
 }
 
 // splitRounds cuts the spans at multiples of kernels.ChunkLen.

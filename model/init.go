@@ -19,14 +19,11 @@ func New(cfg Config, be kernels.Backend, seed uint64, opt Options) (*Model, erro
 		return nil, fmt.Errorf("new model: %w", err)
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
-	for i := range m.params {
-		p := &m.params[i]
-		values := make([]float32, p.size())
+	err = m.setValues(func(p *Param, values []float32) error {
 		initParam(p, values, cfg.K, rng)
-		be.Upload(p.W, values)
-	}
-	m.Repack()
-	if err := be.Sync(); err != nil {
+		return nil
+	})
+	if err != nil {
 		m.Close()
 		return nil, fmt.Errorf("new model: %w", err)
 	}

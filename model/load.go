@@ -139,21 +139,7 @@ func sameTensor(head, embed *safetensors.Tensor) error {
 }
 
 func (m *Model) readWeights(set *safetensors.Set) error {
-	var buf []float32
-	for i := range m.params {
-		p := &m.params[i]
-		n := p.size()
-		buf = slices.Grow(buf[:0], n)[:n]
-		if err := set.Tensor(p.Name).Float32s(buf); err != nil {
-			return err
-		}
-		m.be.Upload(p.W, buf)
-	}
-	m.Repack()
-	if err := m.be.Sync(); err != nil {
-		return fmt.Errorf("upload weights: %w", err)
-	}
-	return nil
+	return m.setValues(func(p *Param, values []float32) error { return set.Tensor(p.Name).Float32s(values) })
 }
 
 func readSideFiles(dir string) (map[string][]byte, error) {

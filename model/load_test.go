@@ -21,7 +21,7 @@ func writeFolder(t *testing.T, m *Model, config string, pick func(i int) safeten
 	var entries []safetensors.Entry
 	for i := range m.params {
 		p := &m.params[i]
-		entries = append(entries, m.entry(p.Name, p.Shape, p.W, pick(i)))
+		entries = append(entries, m.entry(p.Name, p, &m.w, pick(i)))
 	}
 	if err := safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), map[string]string{"format": "pt"}, append(more, entries...)); err != nil {
 		t.Fatal(err)
@@ -196,8 +196,8 @@ func TestOptimizerResumes(t *testing.T) {
 	if sameBits(before.Logp, want.Logp) < 0 {
 		t.Error("two updates changed nothing")
 	}
-	if n := m.NonFiniteGrads(); n != 0 || m.GradNorm() <= 0 {
-		t.Errorf("%d gradients not finite, norm %g", n, m.GradNorm())
+	if norm, n, err := m.GradStats(); n != 0 || norm <= 0 || err != nil {
+		t.Errorf("%d gradients not finite, norm %g, %v", n, norm, err)
 	}
 	cfg := smallConfig()
 	cfg.Vocab++

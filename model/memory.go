@@ -6,7 +6,7 @@ import "harness-s/kernels"
 // weights, activations (of one packed batch of that many tokens in rows of 1024). The backend's Usage has the same names.
 func Memory(cfg Config, tokens int, recompute bool) map[string]int64 {
 	params := cfg.paramList()
-	_, words := layout(params)
+	_, _, words := layout(params, 1)
 	var packed int64
 	for _, p := range params {
 		if len(p.Shape) == 2 && (cfg.Tied || p.Name != cfg.textPrefix()+"embed_tokens.weight") { // else it is only looked up
@@ -37,7 +37,7 @@ func activationWords(cfg *Config, tokens int, recompute bool) int {
 		}
 		return tokens*s.Hv*s.Dv + chunks*s.Hv*s.Dk*s.Dv
 	}
-	count := &carver{}
+	count := &carver{words: func(n int) int { return n }}
 	planner{cfg: cfg, gdnSaved: saved, keep: !recompute, inputs: recompute, grads: true}.plan(a, count)
 	return count.peak
 }

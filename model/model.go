@@ -12,6 +12,9 @@ import (
 type Options struct {
 	Train     bool // allocate gradients, so that Forward may keep activations for Backward
 	Recompute bool // keep only the layers' inputs and compute the rest again in Backward; same bits, less memory
+	// Offload, where not nil, is the host backend that holds the matrices' masters and moments and makes their updates, so
+	// that the device need not. The backend of the model is then a kernels.Flat.
+	Offload kernels.Backend
 }
 
 // Model is the weights on one backend and what computing with them needs. Close frees it all.
@@ -20,28 +23,36 @@ type Model struct {
 	be     kernels.Backend
 	opt    Options
 
+	flat        kernels.Flat // the backend, where it is one
+	rank, world int
+
 	params     []Param
 	byName     map[string]int
-	words      int            // of each arena
+	buckets    []bucket
+	words      int            // of all parameters
 	decayWords int            // the first part, where weight decay applies
-	w, grad    kernels.Buffer // arenas: masters and gradients
-	m1, m2     kernels.Buffer // arenas: Adam moments, made when first asked for
-	packed     kernels.Buffer // arena: compute copies
+	w, grad    arena          // masters and gradients
+	m1, m2     arena          // Adam moments, made when first asked for
+	compute    kernels.Buffer // what products read: panels, or on a Flat backend all matrices in order, (decayWords)
+	exchange   exchange       // of gradients, when sharded
+	gathered   gathered
 
 	embed     linear
 	layers    []layer
 	finalNorm *Param
 	head      linear
-	linears   []*linear // all of them, for Repack
+	linears   []*linear // those that products read, for Repack
+	matrices  []*linear // all, embedding and convs included
 
 	source source     // what a loaded folder held besides the parameters
 	ws     *workspace // activations; see workspace.go
 }
 
-// linear is a projection: weight, compute copy and gradient.
+// linear is a matrix: weight, compute copy and gradient.
 type linear struct {
 	kernels.Weight
-	grad kernels.Buffer
+	grad  kernels.Buffer
+	param *Param
 }
 
 // layer is one block: exactly one of gdn and attn is set.
@@ -68,33 +79,58 @@ func newModel(cfg Config, be kernels.Backend, opt Options) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, be: be, opt: opt, params: cfg.paramList(), byName: map[string]int{}}
-	m.decayWords, m.words = layout(m.params)
-	var err error
-	if m.w, err = be.Alloc("weights", m.words); err != nil {
-		return nil, fmt.Errorf("allocate weights: %w", err)
-	}
-	if opt.Train {
-		if m.grad, err = be.Alloc("gradients", m.words); err != nil {
-			m.Close()
-			return nil, fmt.Errorf("allocate gradients: %w", err)
+	m := &Model{Config: cfg, be: be, opt: opt, world: 1, params: cfg.paramList(), byName: map[string]int{}}
+	if m.flat, _ = be.(kernels.Flat); m.flat != nil {
+		if err := m.flat.CheckShapes(cfg.Hidden, cfg.MLP, cfg.GDN(), cfg.Attn()); err != nil {
+			return nil, err
 		}
+		m.rank, m.world = m.flat.Rank()
+	} else if opt.Offload != nil {
+		return nil, fmt.Errorf("backend %s keeps everything on the host already: nothing to offload", be.Name())
 	}
-	for i := range m.params {
-		p := &m.params[i]
-		m.byName[p.Name] = i
-		p.W = m.w.Slice(p.off, p.size())
-		if opt.Train {
-			p.Grad = m.grad.Slice(p.off, p.size())
-		}
-	}
-	m.connect()
-	if err := m.allocPacked(); err != nil {
+	m.buckets, m.decayWords, m.words = layout(m.params, m.world)
+	if err := m.alloc(); err != nil {
 		m.Close()
 		return nil, err
 	}
 	m.ws = newWorkspace(be)
 	return m, nil
+}
+
+// alloc makes the arenas and points parameters and layers at them.
+func (m *Model) alloc() error {
+	masters := m.be
+	if m.opt.Offload != nil {
+		masters = m.opt.Offload
+	}
+	var err error
+	if m.w, err = m.newArena("weights", masters); err != nil {
+		return fmt.Errorf("allocate weights: %w", err)
+	}
+	if m.opt.Train {
+		if m.grad, err = m.newArena("gradients", m.be); err != nil {
+			return fmt.Errorf("allocate gradients: %w", err)
+		}
+	}
+	for i := range m.params {
+		p := &m.params[i]
+		m.byName[p.Name] = i
+		if !p.Decay || !m.sharded() {
+			if be, w := m.local(&m.w, p); be == m.be {
+				p.W = w
+			}
+			if m.opt.Train {
+				_, p.Grad = m.local(&m.grad, p)
+			}
+		}
+	}
+	if m.opt.Train && m.sharded() {
+		if err := m.allocExchange(); err != nil {
+			return err
+		}
+	}
+	m.connect()
+	return m.allocCompute()
 }
 
 // connect points the layers at their parameters.
@@ -153,24 +189,39 @@ func (m *Model) linear(l *linear, name string) {
 func (m *Model) weight(l *linear, name string) {
 	p := m.Param(name)
 	l.Weight = kernels.Weight{Master: p.W, Out: p.Shape[0], In: p.size() / p.Shape[0]}
-	l.grad = p.Grad
+	l.grad, l.param = p.Grad, p
+	m.matrices = append(m.matrices, l)
 }
 
-// allocPacked gives every projection its compute copy.
-func (m *Model) allocPacked() error {
+// allocCompute gives every projection its compute copy, on a Flat backend every matrix.
+func (m *Model) allocCompute() error {
+	if m.flat != nil {
+		return m.allocFlat()
+	}
 	total := 0
 	for _, l := range m.linears {
 		total += align(m.be.PackSize(l.Out, l.In))
 	}
 	var err error
-	if m.packed, err = m.be.Alloc("compute weights", total); err != nil {
+	if m.compute, err = m.be.Alloc("compute weights", total); err != nil {
 		return fmt.Errorf("allocate compute weights: %w", err)
 	}
 	off := 0
 	for _, l := range m.linears {
 		n := m.be.PackSize(l.Out, l.In)
-		l.Compute = m.packed.Slice(off, n)
+		l.Compute = m.compute.Slice(off, n)
 		off += align(n)
+	}
+	return nil
+}
+
+func (m *Model) allocFlat() error {
+	var err error
+	if m.compute, err = m.be.Alloc("compute weights", m.be.Words(m.decayWords)); err != nil {
+		return fmt.Errorf("allocate compute weights: %w", err)
+	}
+	for _, l := range m.matrices {
+		l.Compute = m.compute.Slice(m.be.Words(l.param.off), m.be.Words(l.param.size()))
 	}
 	return nil
 }
@@ -178,37 +229,38 @@ func (m *Model) allocPacked() error {
 // Backend is where the model lives.
 func (m *Model) Backend() kernels.Backend { return m.be }
 
-// Repack makes the compute copies anew. It must follow every change of the master weights.
+// Repack makes the compute copies anew. It must follow every change of the master weights. On a Flat backend updates and
+// loading make them as they go.
 func (m *Model) Repack() {
+	if m.flat != nil {
+		return
+	}
 	for _, l := range m.linears {
 		m.be.Pack(l.Weight)
 	}
 }
 
 // ZeroGrad sets every gradient to zero.
-func (m *Model) ZeroGrad() { m.be.Zero(m.grad) }
+func (m *Model) ZeroGrad() {
+	m.be.Zero(m.grad.whole)
+	m.exchange.reduced = false
+}
 
 // CopyWeightsFrom takes the weights of another model of the same shape, which may live on another backend.
 func (m *Model) CopyWeightsFrom(other *Model) error {
-	if len(m.params) != len(other.params) || m.words != other.words {
+	if len(m.params) != len(other.params) {
 		return errors.New("copy weights: the models differ in shape")
 	}
 	for i := range m.params {
-		if a, b := m.params[i], other.params[i]; a.size() != b.size() || a.off != b.off {
+		if a, b := m.params[i], other.params[i]; a.Name != b.Name || a.size() != b.size() {
 			return fmt.Errorf("copy weights: %s is %v, the other model has %s %v", a.Name, a.Shape, b.Name, b.Shape)
 		}
 	}
-	buf := make([]float32, min(m.words, 1<<20))
-	for off := 0; off < m.words; off += len(buf) {
-		n := min(len(buf), m.words-off)
-		other.be.Download(buf[:n], other.w.Slice(off, n))
-		m.be.Upload(m.w.Slice(off, n), buf[:n])
-	}
-	if err := other.be.Sync(); err != nil {
-		return fmt.Errorf("copy weights: %w", err)
-	}
-	m.Repack()
-	if err := m.be.Sync(); err != nil {
+	err := m.setValues(func(p *Param, values []float32) error {
+		other.Values(other.Param(p.Name), values)
+		return other.be.Sync()
+	})
+	if err != nil {
 		return fmt.Errorf("copy weights: %w", err)
 	}
 	return nil
@@ -219,10 +271,13 @@ func (m *Model) Close() error {
 	if m.ws != nil {
 		m.ws.free()
 	}
-	for _, b := range []*kernels.Buffer{&m.w, &m.grad, &m.m1, &m.m2, &m.packed} {
-		m.be.Free(*b)
-		*b = kernels.Buffer{}
+	for _, a := range []*arena{&m.w, &m.grad, &m.m1, &m.m2} {
+		a.free()
 	}
+	m.endFetch()
+	m.exchange.free(m.be)
+	m.be.Free(m.compute)
+	m.compute = kernels.Buffer{}
 	return m.source.close()
 }
 

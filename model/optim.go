@@ -10,35 +10,36 @@ import (
 	"harness-s/model/safetensors"
 )
 
-// Moments are the Adam moment arenas, made (zero) when first asked for. They have the weight arena's layout.
-func (m *Model) Moments() (m1, m2 kernels.Buffer, err error) {
+// moments makes the Adam moment arenas, zero, when first asked for.
+func (m *Model) moments() error {
 	if !m.opt.Train {
-		return m1, m2, errors.New("optimizer: the model was made without Options.Train")
+		return errors.New("optimizer: the model was made without Options.Train")
 	}
-	if m.m1.IsNil() {
-		b1, err1 := m.be.Alloc("optimizer", m.words)
-		b2, err2 := m.be.Alloc("optimizer", m.words)
-		if err := errors.Join(err1, err2); err != nil {
-			m.be.Free(b1)
-			m.be.Free(b2)
-			return m1, m2, fmt.Errorf("allocate optimizer state: %w", err)
+	for _, a := range []*arena{&m.m1, &m.m2} {
+		if a.be != nil {
+			continue
 		}
-		m.m1, m.m2 = b1, b2
+		made, err := m.newArena("optimizer", m.w.be)
+		if err != nil {
+			return fmt.Errorf("allocate optimizer state: %w", err)
+		}
+		*a = made
 	}
-	return m.m1, m.m2, nil
+	return nil
 }
 
-// Update is one AdamW update of every parameter from the gradients, then Repack. Weight decay applies to the
+// Update is one AdamW update of every parameter from the gradients; the compute copies follow. Weight decay applies to the
 // parameters marked Decay alone.
 func (m *Model) Update(p kernels.AdamWParams) error {
-	m1, m2, err := m.Moments()
-	if err != nil {
+	if err := m.moments(); err != nil {
 		return err
 	}
-	d, rest := m.decayWords, m.words-m.decayWords
-	m.be.AdamW(m.w.Slice(0, d), m1.Slice(0, d), m2.Slice(0, d), m.grad.Slice(0, d), d, p)
+	m.reducePlain()
+	if err := m.updateMatrices(p); err != nil {
+		return fmt.Errorf("optimizer update: %w", err)
+	}
 	p.WeightDecay = 0
-	m.be.AdamW(m.w.Slice(d, rest), m1.Slice(d, rest), m2.Slice(d, rest), m.grad.Slice(d, rest), rest, p)
+	m.be.AdamW(m.w.plain, m.m1.plain, m.m2.plain, m.grad.plain, m.w.plain.Len(), p)
 	m.Repack()
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("optimizer update: %w", err)
@@ -46,27 +47,75 @@ func (m *Model) Update(p kernels.AdamWParams) error {
 	return nil
 }
 
-// GradNorm is the L2 norm of all gradients.
-func (m *Model) GradNorm() float64 { return math.Sqrt(m.be.SumSquares(m.grad, m.words)) }
+func (m *Model) updateMatrices(p kernels.AdamWParams) error {
+	if m.flat == nil {
+		m.be.AdamW(m.w.pieces, m.m1.pieces, m.m2.pieces, m.grad.pieces, m.decayWords, p)
+		return nil
+	}
+	var marks []kernels.Mark
+	for _, b := range m.buckets {
+		n, compute := b.words/m.world, m.computePiece(b)
+		w, m1, m2, g := m.piece(&m.w, b), m.piece(&m.m1, b), m.piece(&m.m2, b), m.piece(&m.grad, b)
+		if m.w.be == m.be {
+			m.flat.AdamWCast(compute, w, m1, m2, g, n, p)
+		} else if err := m.updateOnHost(compute, w, m1, m2, g, p); err != nil {
+			return err
+		}
+		marks = append(marks, m.flat.AllGather(m.compute.Slice(m.be.Words(b.off), m.be.Words(b.words)), n))
+	}
+	for _, mark := range marks {
+		m.flat.After(mark)
+	}
+	return nil
+}
 
-// NonFiniteGrads counts NaN and infinities among the gradients.
-func (m *Model) NonFiniteGrads() int { return m.be.NonFinite(m.grad, m.words) }
+// updateOnHost updates masters and moments that lie on the host, a part at a time.
+func (m *Model) updateOnHost(compute, w, m1, m2, g kernels.Buffer, p kernels.AdamWParams) error {
+	host := m.w.be
+	n := min(g.Len(), transferWords)
+	hg, err := host.Alloc("gradients", n)
+	if err != nil {
+		return err
+	}
+	defer host.Free(hg)
+	stage, err := m.be.Alloc("offload", n)
+	if err != nil {
+		return err
+	}
+	defer m.be.Free(stage)
+	for off := 0; off < g.Len(); off += n {
+		k := min(n, g.Len()-off)
+		if err := transfer(host, hg, m.be, g.Slice(off, k)); err != nil {
+			return err
+		}
+		host.AdamW(w.Slice(off, k), m1.Slice(off, k), m2.Slice(off, k), hg, k, p)
+		if err := transfer(m.be, stage, host, w.Slice(off, k)); err != nil {
+			return err
+		}
+		m.flat.Cast(compute.Slice(m.be.Words(off), m.be.Words(k)), stage, k)
+	}
+	return nil
+}
+
+// GradStats is the L2 norm of all gradients and how many values of them are NaN or infinite. With several ranks all of
+// them call it.
+func (m *Model) GradStats() (norm float64, bad int, err error) {
+	squares, bad, err := m.gradStats()
+	return math.Sqrt(squares), bad, err
+}
 
 // Prefixes of the two moments' names in an optimizer file.
 const moment1, moment2 = "exp_avg.", "exp_avg_sq."
 
 // WriteOptimizer writes the Adam moments as a safetensors file: exp_avg.NAME and exp_avg_sq.NAME, fp32.
 func (m *Model) WriteOptimizer(path string) error {
-	m1, m2, err := m.Moments()
-	if err != nil {
+	if err := m.moments(); err != nil {
 		return err
 	}
 	var entries []safetensors.Entry
 	for i := range m.params {
 		p := &m.params[i]
-		for prefix, arena := range map[string]kernels.Buffer{moment1: m1, moment2: m2} {
-			entries = append(entries, m.entry(prefix+p.Name, p.Shape, arena.Slice(p.off, p.size()), safetensors.F32))
-		}
+		entries = append(entries, m.entry(moment1+p.Name, p, &m.m1, safetensors.F32), m.entry(moment2+p.Name, p, &m.m2, safetensors.F32))
 	}
 	safetensors.SortEntries(entries)
 	if err := safetensors.WriteFile(path, nil, entries); err != nil {
@@ -85,8 +134,7 @@ func (m *Model) ReadOptimizer(path string) error {
 }
 
 func (m *Model) readOptimizer(path string) error {
-	m1, m2, err := m.Moments()
-	if err != nil {
+	if err := m.moments(); err != nil {
 		return err
 	}
 	f, err := safetensors.Open(path)
@@ -110,11 +158,11 @@ func (m *Model) readOptimizer(path string) error {
 	for i := range m.params {
 		p := &m.params[i]
 		buf := make([]float32, p.size())
-		for prefix, arena := range map[string]kernels.Buffer{moment1: m1, moment2: m2} {
+		for prefix, a := range map[string]*arena{moment1: &m.m1, moment2: &m.m2} {
 			if err := f.Tensor(prefix + p.Name).Float32s(buf); err != nil {
 				return err
 			}
-			m.be.Upload(arena.Slice(p.off, p.size()), buf)
+			m.upload(a, p, buf)
 		}
 	}
 	return m.be.Sync()

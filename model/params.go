@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"strings"
 
 	"harness-s/kernels"
 )
@@ -10,10 +11,12 @@ import (
 type Param struct {
 	Name  string         // as the checkpoint calls it
 	Shape []int          // as the checkpoint has it
-	W     kernels.Buffer // fp32 master, a view into the weight arena
-	Grad  kernels.Buffer // a view into the gradient arena; none unless the model was made with Options.Train
+	W     kernels.Buffer // fp32 master; none for a matrix whose pieces several ranks own, or that lies on the host
+	Grad  kernels.Buffer // fp32; none unless the model was made with Options.Train
 	Decay bool           // whether weight decay applies: matrices yes; norms, A_log and dt_bias no
-	off   int            // words into the arenas
+
+	off    int // words into the arenas, as if one rank owned all
+	bucket int // of a matrix
 }
 
 // size is the number of elements.
@@ -86,16 +89,43 @@ func (c *Config) paramList() []Param {
 	return append(decay, plain...)
 }
 
-// layout gives every parameter its place in the arenas and returns the words of the decaying part and of all.
-func layout(params []Param) (decayWords, words int) {
+// layout gives every parameter its place in the arenas and returns the buckets, the words of the decaying part, which they
+// make up, and of all. Buckets are padded so that world ranks can own equal, aligned parts.
+func layout(params []Param, world int) (buckets []bucket, decayWords, words int) {
 	for i := range params {
-		params[i].off = words
-		words += align(params[i].size())
-		if params[i].Decay {
+		p := &params[i]
+		if p.Decay && (i == 0 || bucketName(p.Name) != bucketName(params[i-1].Name)) {
+			words = closeBucket(buckets, words, world)
+			buckets = append(buckets, bucket{off: words})
+		}
+		if !p.Decay && params[i-1].Decay {
+			words = closeBucket(buckets, words, world)
 			decayWords = words
 		}
+		p.off, p.bucket = words, len(buckets)-1
+		words += align(p.size())
 	}
-	return decayWords, words
+	return buckets, decayWords, words
+}
+
+func closeBucket(buckets []bucket, words, world int) int {
+	if len(buckets) == 0 {
+		return words
+	}
+	b := &buckets[len(buckets)-1]
+	unit := alignWords * world
+	b.words = (words - b.off + unit - 1) / unit * unit
+	return b.off + b.words
+}
+
+// bucketName is what the parameters of a bucket share: the layer, or the name of a matrix outside the layers.
+func bucketName(name string) string {
+	at := strings.Index(name, "layers.")
+	if at < 0 {
+		return name
+	}
+	number, _, _ := strings.Cut(name[at+len("layers."):], ".")
+	return "layer " + number
 }
 
 // Params are all trained tensors: those that decay first. The slice is the model's own.
@@ -118,8 +148,11 @@ func (c *Config) NumParams() int {
 	return n
 }
 
-// Values copies a parameter's master weights to dst, which has its size.
-func (m *Model) Values(p *Param, dst []float32) { m.be.Download(dst[:p.size()], p.W) }
+// Values copies a parameter's master weights to dst, which has its size. The model is not sharded.
+func (m *Model) Values(p *Param, dst []float32) {
+	be, buf := m.local(&m.w, p)
+	be.Download(dst[:p.size()], buf)
+}
 
 // GradValues copies a parameter's gradient to dst, which has its size.
 func (m *Model) GradValues(p *Param, dst []float32) { m.be.Download(dst[:p.size()], p.Grad) }

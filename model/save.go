@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"harness-s/internal/atomicfile"
-	"harness-s/kernels"
 	"harness-s/model/safetensors"
 )
 
@@ -105,7 +104,7 @@ func (m *Model) entries(opt SaveOptions) []safetensors.Entry {
 		if d, ok := m.source.dtypes[p.Name]; ok && opt.KeepDType {
 			dtype = d
 		}
-		out = append(out, m.entry(p.Name, p.Shape, p.W, dtype))
+		out = append(out, m.entry(p.Name, p, &m.w, dtype))
 	}
 	for _, t := range m.source.extra {
 		out = append(out, safetensors.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: func(w io.Writer) error {
@@ -117,14 +116,24 @@ func (m *Model) entries(opt SaveOptions) []safetensors.Entry {
 	return out
 }
 
-// entry is a tensor to write from the backend's memory.
-func (m *Model) entry(name string, shape []int, b kernels.Buffer, dtype safetensors.DType) safetensors.Entry {
-	return safetensors.Entry{Name: name, DType: dtype, Shape: shape, Data: func(w io.Writer) error {
-		buf := make([]float32, b.Len())
-		m.be.Download(buf, b)
-		if err := m.be.Sync(); err != nil {
+// entry is a parameter's values in an arena, as a tensor to write.
+func (m *Model) entry(name string, p *Param, a *arena, dtype safetensors.DType) safetensors.Entry {
+	return safetensors.Entry{Name: name, DType: dtype, Shape: p.Shape, Data: func(w io.Writer) error {
+		values, err := m.read(a, p)
+		if err != nil {
 			return err
 		}
-		return safetensors.Floats(buf, dtype)(w)
+		return safetensors.Floats(values, dtype)(w)
 	}}
+}
+
+// read is a parameter's values in an arena; see fetch.
+func (m *Model) read(a *arena, p *Param) ([]float32, error) {
+	be, buf, err := m.fetch(a, p)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]float32, p.size())
+	be.Download(values, buf)
+	return values, be.Sync()
 }

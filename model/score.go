@@ -11,7 +11,6 @@ import (
 	"strconv"
 
 	"harness-s/internal/strictjson"
-	"harness-s/kernels"
 	"harness-s/model/safetensors"
 )
 
@@ -164,10 +163,10 @@ func (m *Model) WriteGrads(path string) error {
 	var entries []safetensors.Entry
 	for i := range m.params {
 		p := &m.params[i]
-		if err := m.finite(p.Grad); err != nil {
+		if err := m.finite(p); err != nil {
 			return fmt.Errorf("write gradients: tensor %q: %w; check the weights given and the model's", p.Name, err)
 		}
-		entries = append(entries, m.entry(p.Name, p.Shape, p.Grad, safetensors.F32))
+		entries = append(entries, m.entry(p.Name, p, &m.grad, safetensors.F32))
 	}
 	safetensors.SortEntries(entries)
 	if err := safetensors.WriteFile(path, map[string]string{"format": "pt"}, entries); err != nil {
@@ -176,10 +175,9 @@ func (m *Model) WriteGrads(path string) error {
 	return nil
 }
 
-func (m *Model) finite(b kernels.Buffer) error {
-	values := make([]float32, b.Len())
-	m.be.Download(values, b)
-	if err := m.be.Sync(); err != nil {
+func (m *Model) finite(p *Param) error {
+	values, err := m.read(&m.grad, p)
+	if err != nil {
 		return err
 	}
 	for i, v := range values {

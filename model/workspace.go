@@ -24,7 +24,7 @@ func (w *workspace) free() {
 // afterwards.
 func (w *workspace) carve(plan func(c *carver)) error {
 	w.kept = nil
-	count := &carver{}
+	count := &carver{words: w.be.Words}
 	plan(count)
 	if count.peak > w.arena.Len() {
 		w.free()
@@ -34,15 +34,19 @@ func (w *workspace) carve(plan func(c *carver)) error {
 		}
 		w.arena = arena
 	}
-	plan(&carver{arena: w.arena})
+	plan(&carver{arena: w.arena, words: w.be.Words})
 	return nil
 }
 
 // carver hands out consecutive aligned pieces of an arena. Without one it only counts.
 type carver struct {
 	arena     kernels.Buffer
+	words     func(n int) int // that n activations take
 	off, peak int
 }
+
+// acts is room for n activations.
+func (c *carver) acts(n int) kernels.Buffer { return c.take(c.words(n)) }
 
 func (c *carver) take(n int) kernels.Buffer {
 	at := c.off
@@ -65,7 +69,7 @@ func (c *carver) alternatives(plans ...func()) {
 	c.off = end
 }
 
-// activations are one batch's buffers.
+// activations are one batch's buffers. Shapes as in kernels.Backend: in (parentheses) activations, in [brackets] words.
 type activations struct {
 	T, N   int // tokens; tokens whose log-prob is wanted
 	seg    kernels.Segments
@@ -78,7 +82,7 @@ type activations struct {
 	layers   []layerActs
 
 	rows, targets       kernels.Buffer // int32 [N]: where each wanted token's hidden state lies, and its id
-	picked, rstd, final kernels.Buffer // [N,H], [N], [N,H]: those rows before and after the final norm
+	picked, rstd, final kernels.Buffer // (N,H), [N], (N,H): those rows before and after the final norm
 	logp, entropy, lse  kernels.Buffer // [N]
 
 	grads gradActs
@@ -86,41 +90,41 @@ type activations struct {
 
 // layerActs is what one layer computes. Either gdn or attn is used.
 type layerActs struct {
-	norm, rstd  kernels.Buffer // [T,H], [T] of the input norm
+	norm, rstd  kernels.Buffer // (T,H), [T] of the input norm
 	gdn         gdnActs
 	attn        attnActs
-	mid         kernels.Buffer // [T,H] the stream after the mixer
-	norm2       kernels.Buffer // [T,H]
+	mid         kernels.Buffer // (T,H) the stream after the mixer
+	norm2       kernels.Buffer // (T,H)
 	rstd2       kernels.Buffer // [T]
-	gate, up, y kernels.Buffer // [T,I]
+	gate, up, y kernels.Buffer // (T,I)
 }
 
 type gdnActs struct {
-	raw, qkv kernels.Buffer // [T,Ch] before and after the conv
-	z        kernels.Buffer // [T,Hv,Dv]
-	a, b     kernels.Buffer // [T,Hv]
+	raw, qkv kernels.Buffer // (T,Ch) before and after the conv
+	z        kernels.Buffer // (T,Hv,Dv)
+	a, b     kernels.Buffer // (T,Hv)
 	g, beta  kernels.Buffer // [T,Hv]
 	saved    kernels.Buffer // GDNSaved words; none without Backward
-	o, y     kernels.Buffer // [T,Hv,Dv] before and after the gated norm
+	o, y     kernels.Buffer // (T,Hv,Dv) before and after the gated norm
 }
 
 type attnActs struct {
-	qg   kernels.Buffer // [T,Hq,2D]
-	k, v kernels.Buffer // [T,Hk,D]
-	qr   kernels.Buffer // [T,Hq,D] normed and rotated
-	kr   kernels.Buffer // [T,Hk,D]
-	o, y kernels.Buffer // [T,Hq,D] before and after the output gate
+	qg   kernels.Buffer // (T,Hq,2D)
+	k, v kernels.Buffer // (T,Hk,D)
+	qr   kernels.Buffer // (T,Hq,D) normed and rotated
+	kr   kernels.Buffer // (T,Hk,D)
+	o, y kernels.Buffer // (T,Hq,D) before and after the output gate
 	lse  kernels.Buffer // [T,Hq]; none without Backward
 }
 
 // gradActs is the scratch of Backward, shared by all layers.
 type gradActs struct {
-	dx, dn kernels.Buffer // [T,H] gradient of the stream; of a norm's output
-	wide   kernels.Buffer // [T,I]
+	dx, dn kernels.Buffer // (T,H) gradient of the stream; of a norm's output
+	wide   kernels.Buffer // (T,I)
 	gdn    gdnActs        // gradients of the fields of the same name
 	attn   attnActs
-	picked kernels.Buffer // [N,H]
-	final  kernels.Buffer // [N,H]
+	picked kernels.Buffer // (N,H)
+	final  kernels.Buffer // (N,H)
 }
 
 // planner says how a batch's activations are laid out.
@@ -138,7 +142,7 @@ func (p planner) plan(a *activations, c *carver) {
 	a.x = make([]kernels.Buffer, layers+1)
 	for i := range a.x {
 		if p.keep || p.inputs || i < 2 {
-			a.x[i] = c.take(T * H)
+			a.x[i] = c.acts(T * H)
 		} else {
 			a.x[i] = a.x[i-2]
 		}
@@ -152,7 +156,7 @@ func (p planner) plan(a *activations, c *carver) {
 		p.sharedLayer(a, c)
 	}
 	a.rows, a.targets = c.take(N), c.take(N)
-	a.picked, a.rstd, a.final = c.take(N*H), c.take(N), c.take(N*H)
+	a.picked, a.rstd, a.final = c.acts(N*H), c.take(N), c.acts(N*H)
 	a.logp, a.entropy, a.lse = c.take(N), c.take(N), c.take(N)
 	if p.grads {
 		p.gradients(a, c)
@@ -175,10 +179,10 @@ func (p planner) sharedLayer(a *activations, c *carver) {
 
 func (p planner) layer(l *layerActs, layerType string, a *activations, c *carver) {
 	T, H, I := a.T, p.cfg.Hidden, p.cfg.MLP
-	l.norm, l.rstd = c.take(T*H), c.take(T)
+	l.norm, l.rstd = c.acts(T*H), c.take(T)
 	if layerType == LinearAttention {
 		l.gdn = p.gdn(T, c)
-		l.gdn.y = c.take(T * p.cfg.GDNHv * p.cfg.Dv)
+		l.gdn.y = c.acts(T * p.cfg.GDNHv * p.cfg.Dv)
 		if p.grads {
 			l.gdn.saved = c.take(p.gdnSaved(p.cfg.GDN(), a.seg))
 		}
@@ -188,39 +192,39 @@ func (p planner) layer(l *layerActs, layerType string, a *activations, c *carver
 			l.attn.lse = c.take(T * p.cfg.Hq)
 		}
 	}
-	l.mid, l.norm2, l.rstd2 = c.take(T*H), c.take(T*H), c.take(T)
-	l.gate, l.up, l.y = c.take(T*I), c.take(T*I), c.take(T*I)
+	l.mid, l.norm2, l.rstd2 = c.acts(T*H), c.acts(T*H), c.take(T)
+	l.gate, l.up, l.y = c.acts(T*I), c.acts(T*I), c.acts(T*I)
 }
 
 // step lays out one layer's buffers for decoding, where nothing is kept from layer to layer.
 func (p planner) step(l *layerActs, T int, c *carver) {
 	H, I := p.cfg.Hidden, p.cfg.MLP
-	l.norm, l.mid, l.norm2 = c.take(T*H), c.take(T*H), c.take(T*H)
+	l.norm, l.mid, l.norm2 = c.acts(T*H), c.acts(T*H), c.acts(T*H)
 	c.alternatives(
-		func() { l.gdn = p.gdn(T, c); l.gdn.y = c.take(T * p.cfg.GDNHv * p.cfg.Dv) },
+		func() { l.gdn = p.gdn(T, c); l.gdn.y = c.acts(T * p.cfg.GDNHv * p.cfg.Dv) },
 		func() { l.attn = p.attn(T, c) },
-		func() { l.gate, l.up, l.y = c.take(T*I), c.take(T*I), c.take(T*I) })
+		func() { l.gate, l.up, l.y = c.acts(T*I), c.acts(T*I), c.acts(T*I) })
 }
 
 func (p planner) gdn(T int, c *carver) gdnActs {
 	s, hv := p.cfg.GDN(), p.cfg.GDNHv
 	value := T * hv * p.cfg.Dv
-	return gdnActs{raw: c.take(T * s.Channels()), qkv: c.take(T * s.Channels()), z: c.take(value),
-		a: c.take(T * hv), b: c.take(T * hv), g: c.take(T * hv), beta: c.take(T * hv), o: c.take(value)}
+	return gdnActs{raw: c.acts(T * s.Channels()), qkv: c.acts(T * s.Channels()), z: c.acts(value),
+		a: c.acts(T * hv), b: c.acts(T * hv), g: c.take(T * hv), beta: c.take(T * hv), o: c.acts(value)}
 }
 
 func (p planner) attn(T int, c *carver) attnActs {
 	q, k := T*p.cfg.Hq*p.cfg.D, T*p.cfg.Hk*p.cfg.D
-	return attnActs{qg: c.take(2 * q), k: c.take(k), v: c.take(k), qr: c.take(q), kr: c.take(k), o: c.take(q), y: c.take(q)}
+	return attnActs{qg: c.acts(2 * q), k: c.acts(k), v: c.acts(k), qr: c.acts(q), kr: c.acts(k), o: c.acts(q), y: c.acts(q)}
 }
 
 func (p planner) gradients(a *activations, c *carver) {
 	T, N, H := a.T, a.N, p.cfg.Hidden
 	g := &a.grads
-	g.dx, g.dn = c.take(T*H), c.take(T*H)
+	g.dx, g.dn = c.acts(T*H), c.acts(T*H)
 	c.alternatives(
-		func() { g.picked, g.final = c.take(N*H), c.take(N*H) },
-		func() { g.wide = c.take(T * p.cfg.MLP) },
-		func() { g.gdn = p.gdn(T, c); g.gdn.y = c.take(T * p.cfg.GDNHv * p.cfg.Dv) },
+		func() { g.picked, g.final = c.acts(N*H), c.acts(N*H) },
+		func() { g.wide = c.acts(T * p.cfg.MLP) },
+		func() { g.gdn = p.gdn(T, c); g.gdn.y = c.acts(T * p.cfg.GDNHv * p.cfg.Dv) },
 		func() { g.attn = p.attn(T, c) })
 }

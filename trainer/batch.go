@@ -129,6 +129,15 @@ func cut(units [][]row, budget int) [][]row {
 	return out
 }
 
+// forModel is all micro-batches as the model takes them.
+func (m *minibatch) forModel() []model.Batch {
+	out := make([]model.Batch, len(m.micro))
+	for i, rows := range m.micro {
+		out[i] = forModel(rows)
+	}
+	return out
+}
+
 // forModel is a micro-batch as the model takes it.
 func forModel(rows []row) model.Batch {
 	var b model.Batch

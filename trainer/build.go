@@ -88,7 +88,7 @@ func (b *builder) learner() (Learner, error) {
 		return nil, err
 	}
 	b.opened(be.Close)
-	m, err := model.Load(b.from.Model, be, model.Options{Train: true, Recompute: b.cfg.Model.Recompute})
+	m, err := model.LoadGroup(b.from.Model, []kernels.Backend{be}, model.Options{Train: true, Recompute: b.cfg.Model.Recompute})
 	if err != nil {
 		return nil, fmt.Errorf("model.path: %w", err)
 	}

@@ -142,24 +142,49 @@ func (t *table) Backward(coef []float32) error {
 	return nil
 }
 
-func (t *table) ZeroGrad() { clear(t.g) }
-
-func (t *table) GradNorm() float64 {
-	sq := 0.0
-	for _, g := range t.g {
-		sq += float64(g) * float64(g)
+func (t *table) Score(batches []model.Batch, o model.ForwardOptions) ([]model.Stats, error) {
+	var out []model.Stats
+	for _, b := range batches {
+		s, err := t.Forward(b, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
 	}
-	return math.Sqrt(sq)
+	return out, nil
 }
 
-func (t *table) NonFiniteGrads() int {
-	n := 0
-	for _, g := range t.g {
-		if notFinite(float64(g)) {
-			n++
+func (t *table) Accumulate(batches []model.Batch, o model.ForwardOptions, grad func(int, model.Stats) ([]float32, error)) error {
+	o.Grad = true
+	for i, b := range batches {
+		s, err := t.Forward(b, o)
+		if err != nil {
+			return err
+		}
+		coef, err := grad(i, s)
+		if err != nil {
+			return err
+		}
+		if coef == nil {
+			continue
+		}
+		if err := t.Backward(coef); err != nil {
+			return err
 		}
 	}
-	return n
+	return nil
+}
+
+func (t *table) ZeroGrad() { clear(t.g) }
+
+func (t *table) GradStats() (norm float64, bad int, err error) {
+	for _, g := range t.g {
+		norm += float64(g) * float64(g)
+		if notFinite(float64(g)) {
+			bad++
+		}
+	}
+	return math.Sqrt(norm), bad, nil
 }
 
 func (t *table) Update(p kernels.AdamWParams) error {

@@ -124,7 +124,7 @@ func modelParts(c Config, from string, train bool) (Parts, error) {
 		return Parts{}, err
 	}
 	w := &modelWorld{seed: c.Seed, be: sampler}
-	p.Learner, p.Actor, p.Server = modelLearner{m}, w, w
+	p.Learner, p.Actor, p.Server = modelLearner{model.NewGroup(m)}, w, w
 	p.Close = func() error {
 		m.Close()
 		if w.m != nil {

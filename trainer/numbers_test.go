@@ -83,7 +83,7 @@ func train(t *testing.T, c Config, groups []group) (files string, grads []float6
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := updater{cfg: c, loss: l, learner: modelLearner{m}, out: metrics{}, lr: func(int) float64 { return 1e-2 },
+	u := updater{cfg: c, loss: l, learner: modelLearner{model.NewGroup(m)}, out: metrics{}, lr: func(int) float64 { return 1e-2 },
 		dump: func(d dump) error { return fmt.Errorf("loss %s, gradient norm %s", d.Loss, d.GradNorm) }}
 	if err := u.run(pack(groups, l, c.Optim.Minibatches, c.Optim.MicrobatchTok)); err != nil {
 		t.Fatal(err)

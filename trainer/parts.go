@@ -10,14 +10,16 @@ import (
 	"harness-s/rollout/harness"
 )
 
-// Learner is the policy under training. *model.Model is most of it (learner.go); tests bring a small one.
+// Learner is the policy under training. *model.Group is most of it (learner.go); tests bring a small one.
 // One goroutine uses it.
 type Learner interface {
-	Forward(b model.Batch, opt model.ForwardOptions) (model.Stats, error)
-	Backward(coef []float32) error // adds to the gradients
+	// Score is the log-probs of each batch, in order.
+	Score(batches []model.Batch, opt model.ForwardOptions) ([]model.Stats, error)
+	// Accumulate adds each batch's gradient. grad turns a batch's log-probs into the loss's derivatives by them, nil for a batch
+	// that is to add nothing; it is called in the batches' order.
+	Accumulate(batches []model.Batch, opt model.ForwardOptions, grad func(i int, s model.Stats) ([]float32, error)) error
 	ZeroGrad()
-	GradNorm() float64
-	NonFiniteGrads() int
+	GradStats() (norm float64, bad int, err error) // the L2 norm of all gradients; how many are not finite
 	Update(p kernels.AdamWParams) error
 
 	WriteWeights(dir string) error    // a Hugging Face folder's files into an existing folder

@@ -38,10 +38,11 @@ func (r *run) verifySync(ctx context.Context, version int, probe []int32) error 
 	}
 	var b model.Batch
 	b.Add(probe, nil)
-	own, err := r.parts.Learner.Forward(b, model.ForwardOptions{Temperature: 1})
+	scored, err := r.parts.Learner.Score([]model.Batch{b}, model.ForwardOptions{Temperature: 1})
 	if err != nil {
 		return fmt.Errorf("score the sync probe: %w", err)
 	}
+	own := scored[0]
 	theirs, err := r.parts.Server.Score(ctx, probe)
 	if err != nil {
 		return fmt.Errorf("score the sync probe on the rollout server: %w", err)

@@ -51,28 +51,31 @@ func (u *updater) run(batches []minibatch) error {
 // The first minibatch's own forward is under the sampling weights, so its ratios are exactly 1.
 func (u *updater) recomputeOld(batches []minibatch) error {
 	for i := range batches {
-		for _, rows := range batches[i].micro {
-			if u.cfg.Loss.Old == "sampler" {
+		micro := batches[i].micro
+		if u.cfg.Loss.Old == "sampler" {
+			for _, rows := range micro {
 				for j := range rows {
 					rows[j].old = rows[j].sampler
 				}
-				continue
 			}
-			if i == 0 {
-				continue
-			}
-			s, err := u.learner.Forward(forModel(rows), u.forwardOptions(false))
-			if err != nil {
-				return fmt.Errorf("old log-probs: %w", err)
-			}
-			u.setOld(rows, s.Logp)
+			continue
+		}
+		if i == 0 {
+			continue
+		}
+		scored, err := u.learner.Score(batches[i].forModel(), u.forwardOptions())
+		if err != nil {
+			return fmt.Errorf("old log-probs: %w", err)
+		}
+		for k, rows := range micro {
+			u.setOld(rows, scored[k].Logp)
 		}
 	}
 	return nil
 }
 
-func (u *updater) forwardOptions(grad bool) model.ForwardOptions {
-	return model.ForwardOptions{Temperature: float32(u.cfg.Rollout.Temperature), Grad: grad}
+func (u *updater) forwardOptions() model.ForwardOptions {
+	return model.ForwardOptions{Temperature: float32(u.cfg.Rollout.Temperature)}
 }
 
 // setOld keeps log-probs taken under the sampling weights, and compares them with the server's.
@@ -94,18 +97,21 @@ func (u *updater) minibatch(m *minibatch, epoch, index int) error {
 	}
 	u.learner.ZeroGrad()
 	total := 0.0
-	for _, rows := range m.micro {
-		l, err := u.micro(m, rows)
-		if err != nil {
-			return err
-		}
+	err := u.learner.Accumulate(m.forModel(), u.forwardOptions(), func(i int, s model.Stats) ([]float32, error) {
+		l, coef := u.micro(m, m.micro[i], s)
 		total += l
+		return coef, nil
+	})
+	if err != nil {
+		return err
 	}
 	if err := u.mismatch.gate(u.cfg.Mismatch); err != nil {
 		return err
 	}
-	norm := u.learner.GradNorm()
-	bad := u.learner.NonFiniteGrads()
+	norm, bad, err := u.learner.GradStats()
+	if err != nil {
+		return err
+	}
 	if bad > 0 || notFinite(norm) || notFinite(total) {
 		u.out["errors/nonfinite"]++
 		return u.dump(dump{Epoch: epoch, Minibatch: index, Loss: text(total), GradNorm: text(norm), BadGrads: bad, Rows: dumpRows(m)})
@@ -120,13 +126,9 @@ func (u *updater) minibatch(m *minibatch, epoch, index int) error {
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
-// micro adds one micro-batch's gradient and returns its share of the loss. A share that is not finite is not
+// micro is one micro-batch's share of the loss and its derivatives by the log-probs. A share that is not finite is not
 // sent backwards: it would only spread.
-func (u *updater) micro(m *minibatch, rows []row) (float64, error) {
-	s, err := u.learner.Forward(forModel(rows), u.forwardOptions(true))
-	if err != nil {
-		return 0, err
-	}
+func (u *updater) micro(m *minibatch, rows []row, s model.Stats) (share float64, coef []float32) {
 	if rows[0].old == nil {
 		u.setOld(rows, s.Logp)
 	}
@@ -141,7 +143,7 @@ func (u *updater) micro(m *minibatch, rows []row) (float64, error) {
 	if notFinite(res.Loss) || anyNotFinite(res.Coef) {
 		return math.NaN(), nil
 	}
-	return res.Loss, u.learner.Backward(narrow(res.Coef))
+	return res.Loss, narrow(res.Coef)
 }
 
 func anyNotFinite(xs []float64) bool {

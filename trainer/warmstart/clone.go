@@ -57,10 +57,13 @@ func clone(ctx context.Context, m *model.Model, d *demonstrator, workers int, re
 		if err != nil {
 			return fmt.Errorf("step %d: %w", p.Step, err)
 		}
-		if n := m.NonFiniteGrads(); n > 0 {
-			return fmt.Errorf("step %d: %d gradients are not finite; lower optim.lr", p.Step, n)
+		var bad int
+		if p.GradNorm, bad, err = m.GradStats(); err != nil {
+			return fmt.Errorf("step %d: %w", p.Step, err)
 		}
-		p.GradNorm = m.GradNorm()
+		if bad > 0 {
+			return fmt.Errorf("step %d: %d gradients are not finite; lower optim.lr", p.Step, bad)
+		}
 		scale := 1.0
 		if p.GradNorm > o.GradNorm {
 			scale = o.GradNorm / p.GradNorm
