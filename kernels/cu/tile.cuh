@@ -20,23 +20,45 @@ template <int MT, int NT> struct Frag {
 HD int frag_row(int m, int i) { return 16 * m + (lane_id() >> 2) + (i >> 1) * 8; }
 HD int frag_col(int n, int i) { return 8 * n + (lane_id() & 3) * 2 + (i & 1); }
 
+// SharedAt is an address in shared memory, to which offsets in bytes are added: constant ones cost no register on a device.
+#ifdef HS_SIM
+typedef const u8 *SharedAt;
+HD SharedAt shared_at(const void *p) { return (SharedAt)p; }
+HD void load_matrices(u32 (&r)[4], SharedAt row) { ldmatrix_x4(r, row); }
+HD void load_matrices_trans(u32 (&r)[4], SharedAt row) { ldmatrix_x4_trans(r, row); }
+#else
+typedef u32 SharedAt;
+HD SharedAt shared_at(const void *p) { return shared_addr(p); }
+HD void load_matrices(u32 (&r)[4], SharedAt row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+HD void load_matrices_trans(u32 (&r)[4], SharedAt row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+#endif
+
 // warp_mma: acc += A B over K (a multiple of 16). A is [16·MT, K]: element (m, k) at A[m·lda+k], or A[k·lda+m] with TA.
 // B is [K, 8·NT]: element (k, n) at B[n·ldb+k], or B[k·ldb+n] with TB. bf16: NT is even, rows are 16-byte aligned.
 template <bool TA, bool TB, int MT, int NT> HD void warp_mma(Frag<MT, NT> &acc, const bf16 *A, int lda, const bf16 *B, int ldb, int K) {
     static_assert(NT % 2 == 0, "two blocks of B are loaded at a time");
-    int l = lane_id();
+    const int l = lane_id(), low = l & 15, high = (l >> 4) * 8, row = (l & 7) + high, mid = (l >> 3 & 1) * 8;
+    SharedAt at = shared_at(TA ? A + row * lda + mid : A + low * lda + high);
+    SharedAt bt = shared_at(TB ? B + low * ldb + high : B + row * ldb + mid);
+#pragma unroll 16
     for (int k = 0; k < K; k += 16) {
         u32 a[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            if (TA) ldmatrix_x4_trans(a[m], A + (i64)(k + (l & 7) + (l >> 4) * 8) * lda + 16 * m + ((l >> 3) & 1) * 8);
-            else ldmatrix_x4(a[m], A + (i64)(16 * m + (l & 15)) * lda + k + (l >> 4) * 8);
+            if (TA) load_matrices_trans(a[m], at + 2 * (k * lda + 16 * m));
+            else load_matrices(a[m], at + 2 * (16 * m * lda + k));
         }
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
             u32 b[4];
-            if (TB) ldmatrix_x4_trans(b, B + (i64)(k + (l & 15)) * ldb + 8 * n + (l >> 4) * 8);
-            else ldmatrix_x4(b, B + (i64)(8 * n + (l & 7) + (l >> 4) * 8) * ldb + k + ((l >> 3) & 1) * 8);
+            if (TB) load_matrices_trans(b, bt + 2 * (k * ldb + 8 * n));
+            else load_matrices(b, bt + 2 * (8 * n * ldb + k));
             u32 b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
 #pragma unroll
             for (int m = 0; m < MT; m++) mma_bf16(acc.v[m][n], a[m], b0), mma_bf16(acc.v[m][n + 1], a[m], b1);
