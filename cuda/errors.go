@@ -60,12 +60,18 @@ func (r *Runtime) fail(code C.int, device int, op string) error {
 	e := &Error{Op: op, Device: device, Code: int(code)}
 	e.Name = C.GoString(C.hs_driver_error_name(r.lib, code))
 	e.Text = C.GoString(C.hs_driver_error_text(r.lib, code))
-	if p := C.hs_driver_trouble(r.lib); p != nil {
-		if said := C.GoString(p); said != "" {
-			e.Text = strings.TrimSuffix(e.Text+": "+said, "\n")
-		}
+	if said := r.trouble(); said != "" {
+		e.Text += ": " + said
 	}
 	return e
+}
+
+// trouble is what a simulator says of its last error, "" elsewhere.
+func (r *Runtime) trouble() string {
+	if p := C.hs_driver_trouble(r.lib); p != nil {
+		return strings.TrimSpace(C.GoString(p))
+	}
+	return ""
 }
 
 // op is one call with its shape, kept unformatted until an error needs the words.

@@ -303,31 +303,27 @@ func TestLaunchesUnderCollections(t *testing.T) {
 	d := device(t)
 	f := function(t, d, "scale")
 	x := upload(t, d, make([]float32, 8))
-	stop, stopped := make(chan bool), make(chan int)
+	stop, stopped := make(chan bool), make(chan bool)
 	go func() {
-		n := 0
+		defer close(stopped)
 		for {
 			select {
 			case <-stop:
-				stopped <- n
 				return
 			default:
 				runtime.GC()
-				n++
 			}
 		}
 	}()
 	launches := 0
-	for collections := 0; collections < 500; {
+	for first, collections := numGC(), 0; collections < 500; {
 		for range 20 {
 			a := &scaleArgs{x, x, 8, 1, 1}
 			launchScale(f, d.Stream(), *a)
 			launches++
 		}
 		mustSync(t, d.Stream())
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		collections = int(m.NumGC)
+		collections = numGC() - first
 	}
 	close(stop)
 	<-stopped
@@ -336,6 +332,12 @@ func TestLaunchesUnderCollections(t *testing.T) {
 			t.Fatalf("x[%d] = %v after %d launches", i, y, launches)
 		}
 	}
+}
+
+func numGC() int {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.NumGC)
 }
 
 // Goroutines move between threads: each call finds its device's context.

@@ -42,7 +42,7 @@ type Matmul struct {
 	Alpha, Beta    float32
 }
 
-// String says it in an error: "x[M,K] wᵀ[K,N]" without the numbers.
+// kind names the product in an error, its numbers apart: "A Bᵀ, bf16 to f32".
 func (m *Matmul) kind() string { return kinds[m.In][m.Out][b2i(m.TransA)][b2i(m.TransB)] }
 
 var kinds = func() (k [2][2][2][2]string) {
@@ -95,8 +95,9 @@ func align(p Ptr, row int) Ptr {
 // library's heuristic decides from all of M, N and K. Here the bits of a row must not depend on how many rows are
 // computed with it. So an algorithm is chosen once for a shape without its token count, which is
 //
-//	M in y = x Wᵀ and dx = dy W   (A is [tokens, ...])
-//	K in dW = dyᵀ x               (TransA: A is stored [tokens, M])
+//	M in y = x Wᵀ and dx = dy W   (A is stored [tokens, K])
+//	K in dW = dyᵀ x               (A is stored [tokens, M], B [tokens, N])
+//	none in Aᵀ Bᵀ                 (no count can change without the length of a stored row)
 //
 // by asking the heuristic at pinnedTokens, and serves every count. Algorithms that cut K into parts summed apart are left
 // out (their sums depend on the cut, and the cut on the workspace); the workspace is of one size. Row lengths and
@@ -109,12 +110,15 @@ const pinnedTokens = 4096
 
 var probes = [...]int{1, 2, 37, 512, 1 << 16}
 
-// tokens is the count that an algorithm must not depend on.
-func (m *Matmul) tokens() *int {
-	if m.TransA {
-		return &m.K
+// withTokens is the shape with another count of tokens, if it has one.
+func (m Matmul) withTokens(n int) Matmul {
+	switch {
+	case !m.TransA:
+		m.M = n
+	case !m.TransB:
+		m.K = n
 	}
-	return &m.M
+	return m
 }
 
 // product is the same as the library sees it, which is column-major: a row-major matrix is its transpose, so it computes
@@ -215,7 +219,11 @@ func (b *blas) status(code C.int) error {
 	if code == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s (%d)", C.GoString(C.hs_blas_status(b.lib, code)), int(code))
+	err := fmt.Errorf("%s (%d)", C.GoString(C.hs_blas_status(b.lib, code)), int(code))
+	if said := b.d.rt.trouble(); said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return err
 }
 
 // Matmul queues a product.
@@ -279,7 +287,7 @@ func (b *blas) plan(shape Matmul) (*plan, error) {
 	p := &plan{c, algo}
 	if err := b.fits(p); err != nil {
 		C.hs_blas_forget(b.lib, c)
-		return nil, fmt.Errorf("the algorithm pinned for this shape does not run at %d tokens: %w", *shape.tokens(), err)
+		return nil, fmt.Errorf("the algorithm pinned for this shape does not run at this number of tokens: %w", err)
 	}
 	for old, q := range b.plans { // any one: plans differ in cost, not in results
 		if len(b.plans) < maxPlans {
@@ -315,7 +323,7 @@ func (b *blas) fits(p *plan) error {
 
 // pin chooses the algorithm of a shape whatever its token count.
 func (b *blas) pin(shape Matmul) (C.hs_algo, error) {
-	*shape.tokens() = pinnedTokens
+	shape = shape.withTokens(pinnedTokens)
 	if algo, ok := b.pinned[shape]; ok {
 		return algo, nil
 	}
@@ -362,8 +370,8 @@ func (b *blas) choices(shape *Matmul) ([]C.hs_algo, error) {
 // accepted is at how many of the probes an algorithm runs.
 func (b *blas) accepted(shape Matmul, algo C.hs_algo) (n int, err error) {
 	for _, tokens := range probes {
-		*shape.tokens() = tokens
-		c, err := b.describe(&shape)
+		at := shape.withTokens(tokens)
+		c, err := b.describe(&at)
 		if err != nil {
 			return 0, err
 		}
