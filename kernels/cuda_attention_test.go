@@ -1,0 +1,143 @@
+//go:build cgo
+
+package kernels
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+)
+
+// Limits of shared memory a block, one for each set of tiles: sm_86, sm_80 and sm_90.
+const (
+	limit86 = 99 << 10
+	limit80 = 163 << 10
+	limit90 = 227 << 10
+)
+
+// attnDeviceCases have every head dim of the tables, exact and padded, and groups of 1 to 4 query heads.
+var attnDeviceCases = []struct {
+	s      AttnShape
+	limit  int
+	dtypes []DType
+	rows   []int
+}{
+	{AttnShape{Hq: 1, Hk: 1, D: 16}, limit86, []DType{F32, BF16}, edgeRows},
+	{AttnShape{Hq: 4, Hk: 2, D: 32}, limit86, []DType{F32, BF16}, edgeRows},
+	{AttnShape{Hq: 3, Hk: 1, D: 48}, limit86, []DType{F32, BF16}, edgeRows},
+	{AttnShape{Hq: 4, Hk: 1, D: 64}, limit86, []DType{F32, BF16}, []int{66, 1, 150}},
+	{AttnShape{Hq: 2, Hk: 2, D: 80}, limit86, []DType{F32, BF16}, []int{17, 130}},
+	{AttnShape{Hq: 2, Hk: 1, D: 128}, limit86, []DType{F32, BF16}, []int{129, 3}},
+	{AttnShape{Hq: 2, Hk: 1, D: 256}, limit86, []DType{F32, BF16}, []int{5, 100}},
+	{AttnShape{Hq: 1, Hk: 1, D: 208}, limit86, []DType{F32, BF16}, []int{65}},
+	{AttnShape{Hq: 2, Hk: 1, D: 256}, limit80, []DType{BF16}, []int{70, 0, 150}},
+	{AttnShape{Hq: 4, Hk: 1, D: 256}, limit90, []DType{BF16}, []int{70, 0, 150}},
+	{AttnShape{Hq: 1, Hk: 1, D: 144}, limit90, []DType{BF16}, []int{200}},
+}
+
+// attnDeviceRun is forward and backward with the tiles of a limit: o, lse, dq, dk, dv.
+func attnDeviceRun(r *deviceRig, s AttnShape, limit int, seg Segments, in [][]float32) [][]float32 {
+	T := seg.Tokens()
+	nq, nk := T*s.Hq*s.D, T*s.Hk*s.D
+	o, lse, dq, dk, dv := r.fillAct(nq), r.fill(T*s.Hq, nan32), r.fillAct(nq), r.fillAct(nk), r.fillAct(nk)
+	q, k, v := r.act(in[0]), r.act(in[1]), r.act(in[2])
+	r.attention(o, lse, q, k, v, s, seg, limit)
+	r.attentionBackward(dq, dk, dv, r.act(in[3]), o, lse, q, k, v, s, seg, limit)
+	out := [][]float32{r.getAct(o, nq), r.get(lse), r.getAct(dq, nq), r.getAct(dk, nk), r.getAct(dv, nk)}
+	if err := r.Sync(); err != nil {
+		r.Fatal(err)
+	}
+	return out
+}
+
+// attnDeviceInputs are q, k, v and do: scores of some units, so that softmax rows are flat to peaked.
+func attnDeviceInputs(r *deviceRig, s AttnShape, T int) [][]float32 {
+	return [][]float32{r.normal(T*s.Hq*s.D, 1.5), r.normal(T*s.Hk*s.D, 1.5), r.normal(T*s.Hk*s.D, 1), r.normal(T*s.Hq*s.D, 1)}
+}
+
+// TestDeviceAttentionReference: in fp32 the largest error of a head against its largest value; scores of up to 20 carry
+// rounding of 2e-6. In bf16 the L2 norm of the error against the float64 result on the same bf16 inputs: P, dS and the
+// results are rounded to 2^-9 each, so a plain chain of such products is off by 1.8e-3 in o and 2e-3 to 4e-3 in the gradients.
+func TestDeviceAttentionReference(t *testing.T) {
+	for _, c := range attnDeviceCases {
+		for _, dtype := range c.dtypes {
+			t.Run(fmt.Sprintf("hq%d_hk%d_d%d_%dK_%s", c.s.Hq, c.s.Hk, c.s.D, c.limit>>10, dtype), func(t *testing.T) {
+				r := newDeviceRig(t, dtype)
+				seg := segments(c.rows...)
+				in := attnDeviceInputs(r, c.s, seg.Tokens())
+				got := attnDeviceRun(r, c.s, c.limit, seg, in)
+				want := refAttention(f64(in[0]), f64(in[1]), f64(in[2]), f64(in[3]), c.s, seg)
+				nearHeads(t, "lse", got[1], want.lse, c.s.Hq, 1, 2e-6, 1)
+				near := func(what string, got []float32, want []float64, heads int, bf16 float64) {
+					if dtype == BF16 {
+						nearHeadsL2(t, what, got, want, heads, c.s.D, bf16)
+					} else {
+						nearHeads(t, what, got, want, heads, c.s.D, 5e-6, 1e-3)
+					}
+				}
+				near("o", got[0], want.o, c.s.Hq, 2.5e-3)
+				near("dq", got[2], want.dq, c.s.Hq, 5e-3)
+				near("dk", got[3], want.dk, c.s.Hk, 5e-3)
+				near("dv", got[4], want.dv, c.s.Hk, 5e-3)
+			})
+		}
+	}
+}
+
+// TestDeviceAttentionRowsAlone: packed and separate rows have the same bits, and NaN stays in its row, with every set of
+// tiles.
+func TestDeviceAttentionRowsAlone(t *testing.T) {
+	for _, c := range []struct {
+		dtype  DType
+		s      AttnShape
+		limit  int
+		repeat []int
+	}{
+		{F32, AttnShape{Hq: 4, Hk: 2, D: 32}, limit86, edgeRows},
+		{BF16, AttnShape{Hq: 4, Hk: 2, D: 32}, limit86, edgeRows},
+		{BF16, AttnShape{Hq: 2, Hk: 1, D: 256}, limit86, []int{33, 64, 1, 100}},
+		{BF16, AttnShape{Hq: 2, Hk: 1, D: 256}, limit90, []int{65, 70, 3, 130}},
+	} {
+		t.Run(fmt.Sprintf("d%d_%dK_%s", c.s.D, c.limit>>10, c.dtype), func(t *testing.T) {
+			r := newDeviceRig(t, c.dtype)
+			seg := segments(c.repeat...)
+			w := []int{c.s.Hq * c.s.D, c.s.Hk * c.s.D, c.s.Hk * c.s.D, c.s.Hq * c.s.D}
+			checkRowsAlone(&rig{TB: t}, seg, attnDeviceInputs(r, c.s, seg.Tokens()), w, []int{w[0], c.s.Hq, w[0], w[1], w[1]},
+				func(seg Segments, in [][]float32) [][]float32 { return attnDeviceRun(r, c.s, c.limit, seg, in) })
+		})
+	}
+}
+
+// TestDeviceAttentionOrder: the order in which blocks, threads and copies run changes no bit.
+func TestDeviceAttentionOrder(t *testing.T) {
+	eachDType(t, func(t *testing.T, dtype DType) {
+		for _, c := range []struct {
+			s     AttnShape
+			limit int
+		}{{AttnShape{Hq: 4, Hk: 2, D: 32}, limit86}, {AttnShape{Hq: 2, Hk: 1, D: 256}, limit90}} {
+			var first outputs
+			for _, seed := range []int{1, 0, 2, 3} { // 0: in order, every copy as late as it may be
+				t.Setenv("HARNESS_S_SIM_SEED", strconv.Itoa(seed))
+				r := newDeviceRig(t, dtype)
+				seg := segments(70, 3, 130)
+				got := outputs(attnDeviceRun(r, c.s, c.limit, seg, attnDeviceInputs(r, c.s, seg.Tokens())))
+				if first == nil {
+					first = got
+				}
+				sameOutputs(t, fmt.Sprintf("d%d seed %d", c.s.D, seed), got, first)
+			}
+		}
+	})
+}
+
+// TestDeviceAttentionNoLse: lse may be none, and o has the same bits; a batch without tokens is nothing to do.
+func TestDeviceAttentionNoLse(t *testing.T) {
+	eachDType(t, func(t *testing.T, dtype DType) {
+		r, s, seg := newDeviceRig(t, dtype), AttnShape{Hq: 2, Hk: 1, D: 32}, segments(40, 7)
+		in := attnDeviceInputs(r, s, seg.Tokens())
+		o, q, k, v := r.fillAct(len(in[0])), r.act(in[0]), r.act(in[1]), r.act(in[2])
+		r.Attention(o, Buffer{}, q, k, v, s, seg)
+		sameBits(t, "o", r.getAct(o, len(in[0])), attnDeviceRun(r, s, r.dev.Info().SharedOptin, seg, in)[0])
+		attnDeviceRun(r, s, limit90, segments(0, 0), attnDeviceInputs(r, s, 0))
+	})
+}
