@@ -28,12 +28,14 @@ type (
 	rmsNormArgs struct {
 		y, rstd, x, res, w uintptr
 		H                  int32
-		eps                float32
+		inverse, eps       float32
+		_                  int32
 	}
 	rmsNormBackwardArgs struct {
 		dx, part, dy, x, rstd, w uintptr
 		T, rows                  int64
-		H, _                     int32
+		H                        int32
+		inverse                  float32
 	}
 	mapArgs struct {
 		y, y2, a, b, dy uintptr
@@ -240,7 +242,7 @@ func (b *cudaBackend) norm(k kernel[rmsNormArgs], op string, a rmsNormArgs, y, r
 	if !rstd.IsNil() {
 		need(op, "rstd", rstd, T)
 	}
-	a.y, a.rstd, a.x, a.w, a.H, a.eps = y.ptr, rstd.ptr, x.ptr, w.ptr, int32(H), eps
+	a.y, a.rstd, a.x, a.w, a.H, a.inverse, a.eps = y.ptr, rstd.ptr, x.ptr, w.ptr, int32(H), 1/float32(H), eps
 	k.launch(b, grid(T, 1, 1), normBlock(H), 0, a)
 }
 
@@ -257,12 +259,12 @@ func (b *cudaBackend) RMSNormBackward(dx, dw, dy, x, rstd, w Buffer, T, H int) {
 	if T == 0 {
 		return
 	}
-	const most = 98304 // threads in all: one wave on a device of 132 SMs
+	const most = 132 * 512 // threads in all: one wave on a device of 132 SMs
 	threads := normBlock(H)
 	rows, runs := split(T, most/threads)
 	part := b.scratch(runs * H)
 	kRMSNormBackward.launch(b, grid(runs, 1, 1), threads, 0, rmsNormBackwardArgs{dx: dx.ptr, part: part.ptr, dy: dy.ptr, x: x.ptr,
-		rstd: rstd.ptr, w: w.ptr, T: int64(T), rows: int64(rows), H: int32(H)})
+		rstd: rstd.ptr, w: w.ptr, T: int64(T), rows: int64(rows), H: int32(H), inverse: 1 / float32(H)})
 	b.columnSum(dw, part, runs, H, H)
 }
 

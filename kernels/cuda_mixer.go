@@ -26,22 +26,23 @@ type (
 		y, x, z, w uintptr
 		N, rows    int64
 		D, lanes   int32
+		inverse    float32
 		eps        float32
-		_          int32
 	}
 	gatedNormBackwardArgs struct {
 		dx, dz, part, dy, x, z, w uintptr
 		N, rows                   int64
 		D, lanes                  int32
+		inverse                   float32
 		eps                       float32
-		_                         int32
 	}
 	ropeArgs struct {
 		qOut, kOut, dq, dk, qg, k, wq, wk, part, pos uintptr
 		quarters                                     [maxHead / 2]float64
 		T, tokens                                    int64
 		hq, hk, D, half, lanes                       int32
-		eps                                          float32
+		inverse, eps                                 float32
+		_                                            int32
 	}
 	outputGateArgs struct {
 		y, dqg, dy, o, qg uintptr
@@ -86,6 +87,7 @@ const (
 	convTile      = 4 // tokens loaded at a time
 	convNarrow    = 4
 	convMaxDevice = 8
+	convChannels  = 4
 )
 
 // conv checks a convolution and gives its grid of runs of run tokens.
@@ -100,7 +102,7 @@ func (b *cudaBackend) conv(op string, w Weight, seg Segments, run int) (dim3, co
 	s := b.segments(seg)
 	per := 1
 	if k <= convNarrow {
-		per = vec
+		per = convChannels
 	}
 	return grid(blocks(T, run), blocks(ch, per*convThreads), 1),
 		convArgs{w: w.Compute.ptr, rowOf: s.rowOf.ptr, cu: s.cu.ptr, T: int64(T), run: int64(run), ch: int32(ch), k: int32(k)}
@@ -193,7 +195,7 @@ func (b *cudaBackend) GatedRMSNorm(y, x, z, w Buffer, N, D int, eps float32) {
 	l := lanes(D)
 	rows := 4 * vecThreads / l // four rows a group
 	kGatedNorm.launch(b, grid(blocks(N, rows), 1, 1), vecThreads, 0, gatedNormArgs{y: y.ptr, x: x.ptr, z: z.ptr, w: w.ptr,
-		N: int64(N), rows: int64(rows), D: int32(D), lanes: int32(l), eps: eps})
+		N: int64(N), rows: int64(rows), D: int32(D), lanes: int32(l), inverse: 1 / float32(D), eps: eps})
 }
 
 // GatedRMSNormBackward: dx, dz = ...; dw += ....
@@ -214,7 +216,7 @@ func (b *cudaBackend) GatedRMSNormBackward(dx, dz, dw, dy, x, z, w Buffer, N, D 
 	runs := blocks(N, rows)
 	part := b.scratch(runs * D)
 	kGatedNormBackward.launch(b, grid(runs, 1, 1), vecThreads, 0, gatedNormBackwardArgs{dx: dx.ptr, dz: dz.ptr, part: part.ptr,
-		dy: dy.ptr, x: x.ptr, z: z.ptr, w: w.ptr, N: int64(N), rows: int64(rows), D: int32(D), lanes: int32(l), eps: eps})
+		dy: dy.ptr, x: x.ptr, z: z.ptr, w: w.ptr, N: int64(N), rows: int64(rows), D: int32(D), lanes: int32(l), inverse: 1 / float32(D), eps: eps})
 	b.columnSum(dw, part, runs, D, D)
 }
 
@@ -228,7 +230,7 @@ func (b *cudaBackend) rope(op string, qg, k, wq, wk, pos Buffer, T, tokens int, 
 	needWords(op, "wk", wk, s.D)
 	need(op, "pos", pos, T)
 	a := ropeArgs{qg: qg.ptr, k: k.ptr, wq: wq.ptr, wk: wk.ptr, pos: pos.ptr, T: int64(T), tokens: int64(tokens),
-		hq: int32(s.Hq), hk: int32(s.Hk), D: int32(s.D), half: int32(s.Rotary / 2), lanes: int32(lanes(s.D)), eps: s.Eps}
+		hq: int32(s.Hq), hk: int32(s.Hk), D: int32(s.D), half: int32(s.Rotary / 2), lanes: int32(lanes(s.D)), inverse: 1 / float32(s.D), eps: s.Eps}
 	for i := range s.Rotary / 2 {
 		a.quarters[i] = math.Pow(s.Theta, -2*float64(i)/float64(s.Rotary)) * 2 / math.Pi
 	}

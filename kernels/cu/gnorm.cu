@@ -10,24 +10,23 @@ struct GNormArgs {
     const float *w;
     i64 N, rows; // rows a block
     i32 D, lanes;
-    float eps;
+    float inverse, eps; // inverse = 1/D
 };
 
 template <class T> HD void gnorm(const GNormArgs &a) {
     int groups = blockDim.x / a.lanes, g = threadIdx.x / a.lanes, c = threadIdx.x % a.lanes * 8;
     bool have = c < a.D;
     float w[8];
-    zero8(w);
-    if (have) ld8(w, a.w + c);
+    unpack(w, load(a.w + c, have));
     i64 end = min((blockIdx.x + 1) * a.rows, a.N);
     for (i64 first = blockIdx.x * a.rows; first < end; first += groups) {
         i64 at = (first + g) * a.D + c;
         bool on = have && first + g < end;
+        Raw<T> raw_x = load((const T *)a.x + at, on), raw_z = load((const T *)a.z + at, on);
         float x[8], z[8], sum = 0;
-        zero8(x);
-        if (on) ld8(x, (const T *)a.x + at), ld8(z, (const T *)a.z + at);
+        unpack(x, raw_x), unpack(z, raw_z);
         for (int i = 0; i < 8; i++) sum = fmaf(x[i], x[i], sum);
-        float r = rsqrt_(group_sum(sum, a.lanes) / (float)a.D + a.eps);
+        float r = rsqrt_of<T>(fmaf(group_sum(sum, a.lanes), a.inverse, a.eps));
         if (!on) continue;
         for (int i = 0; i < 8; i++) x[i] = w[i] * (x[i] * r) * (z[i] * sigmoid_of<T>(z[i]));
         st8((T *)a.y + at, x);
@@ -42,7 +41,7 @@ struct GNormBackwardArgs {
     const float *w;
     i64 N, rows;
     i32 D, lanes;
-    float eps;
+    float inverse, eps; // inverse = 1/D
 };
 
 // With xh = x·r and q = dy·silu(z): dx = r·(w·q - xh·mean(xh·w·q)), dz = dy·w·xh·silu'(z).
@@ -51,17 +50,17 @@ template <class T> HD void gnorm_backward(const GNormBackwardArgs &a) {
     int groups = blockDim.x / a.lanes, g = threadIdx.x / a.lanes, c = threadIdx.x % a.lanes * 8;
     bool have = c < a.D;
     float w[8], dw[8];
-    zero8(w), zero8(dw);
-    if (have) ld8(w, a.w + c);
+    zero8(dw);
+    unpack(w, load(a.w + c, have));
     i64 end = min((blockIdx.x + 1) * a.rows, a.N);
     for (i64 first = blockIdx.x * a.rows; first < end; first += groups) {
         i64 at = (first + g) * a.D + c;
         bool on = have && first + g < end;
+        Raw<T> raw_x = load((const T *)a.x + at, on), raw_z = load((const T *)a.z + at, on), raw_dy = load((const T *)a.dy + at, on);
         float x[8], z[8], dy[8], sum = 0;
-        zero8(x), zero8(z), zero8(dy);
-        if (on) ld8(x, (const T *)a.x + at), ld8(z, (const T *)a.z + at), ld8(dy, (const T *)a.dy + at);
+        unpack(x, raw_x), unpack(z, raw_z), unpack(dy, raw_dy);
         for (int i = 0; i < 8; i++) sum = fmaf(x[i], x[i], sum);
-        float r = rsqrt_(group_sum(sum, a.lanes) / (float)a.D + a.eps), dot = 0;
+        float r = rsqrt_of<T>(fmaf(group_sum(sum, a.lanes), a.inverse, a.eps)), dot = 0;
         for (int i = 0; i < 8; i++) {
             float s = sigmoid_of<T>(z[i]), q = dy[i] * z[i] * s;
             x[i] *= r;
@@ -70,7 +69,7 @@ template <class T> HD void gnorm_backward(const GNormBackwardArgs &a) {
             dy[i] = w[i] * q;
             dot = fmaf(x[i], dy[i], dot);
         }
-        float mean = group_sum(dot, a.lanes) / (float)a.D;
+        float mean = group_sum(dot, a.lanes) * a.inverse;
         if (!on) continue;
         st8((T *)a.dz + at, z);
         for (int i = 0; i < 8; i++) x[i] = r * fmaf(-x[i], mean, dy[i]);

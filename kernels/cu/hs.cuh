@@ -24,6 +24,7 @@ struct bf16 { u16 bits; }; // round to nearest even, NaN stays NaN
 
 #ifdef HS_SIM
 #include "hs_sim.h"
+HD u32 pack_bf16(float lo, float hi) { return (u32)to_bf16(lo).bits | (u32)to_bf16(hi).bits << 16; }
 #else
 
 #define HD static __device__ __forceinline__
@@ -39,6 +40,7 @@ struct bf16 { u16 bits; }; // round to nearest even, NaN stays NaN
 HD float bits_to_float(u32 b) { return __uint_as_float(b); }
 HD u32 float_to_bits(float f) { return __float_as_uint(f); }
 HD bf16 to_bf16(float f) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f)); return r; }
+HD u32 pack_bf16(float lo, float hi) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo)); return r; }
 // exp2_fast is ex2.approx: 2 ulp, denormals are 0. For bf16 storage only.
 HD float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
@@ -122,6 +124,6 @@ HD void st8(float *p, const float (&x)[8]) {
 }
 HD void st8(bf16 *p, const float (&x)[8]) {
     Vec16 a;
-    for (int i = 0; i < 4; i++) a.w[i] = (u32)to_bf16(x[2 * i]).bits | (u32)to_bf16(x[2 * i + 1]).bits << 16;
+    for (int i = 0; i < 4; i++) a.w[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
     st16(p, a);
 }

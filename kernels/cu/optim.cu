@@ -14,7 +14,7 @@ template <class T> HD void adamw(const AdamWArgs &a) {
     i64 i = 8 * ((i64)blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= a.n) return;
     float w[8], m[8], v[8], g[8];
-    load_part(w, a.w, i, a.n), load_part(m, a.m, i, a.n), load_part(v, a.v, i, a.n), load_part(g, a.g, i, a.n);
+    load_part(i, a.n, w, a.w, m, a.m, v, a.v, g, a.g);
     for (int k = 0; k < 8; k++) {
         float d = g[k] * a.grad_scale;
         m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * d);
@@ -22,7 +22,9 @@ template <class T> HD void adamw(const AdamWArgs &a) {
         w[k] = fmaf(-a.decay, w[k], w[k]);
         w[k] = fmaf(-a.step, m[k] / fmaf(sqrtf(v[k]), a.vscale, a.eps), w[k]);
     }
-    store_part(a.w, w, i, a.n), store_part(a.m, m, i, a.n), store_part(a.v, v, i, a.n);
-    if (a.compute) store_part((T *)a.compute, w, i, a.n);
+    store_part(i, a.n, a.w, w);
+    store_part(i, a.n, a.m, m);
+    store_part(i, a.n, a.v, v);
+    if (a.compute) store_part(i, a.n, (T *)a.compute, w);
 }
 KERNELS(adamw, AdamWArgs, 256)

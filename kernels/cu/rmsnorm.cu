@@ -5,10 +5,8 @@
 constexpr int CHUNKS = 2;    // a thread's chunks of 8 values
 constexpr int MAX_ROW = 512; // threads a row at most: H <= 8192
 
-// CHUNK_LOOP runs over a thread's chunks: j its number, c its first column.
-#define CHUNK_LOOP(j, c, H)                                                                                            \
-    _Pragma("unroll") for (int j = 0; j < CHUNKS; j++)                                                                 \
-        if (int c = 8 * (threadIdx.x + j * blockDim.x); c < (H))
+// column is the first column of a thread's chunk j.
+HD int column(int j) { return 8 * (threadIdx.x + j * blockDim.x); }
 
 struct RMSNormArgs {
     void *y;
@@ -17,34 +15,41 @@ struct RMSNormArgs {
     const void *res; // add_rmsnorm: x += res first
     const float *w;
     i32 H;
-    float eps;
+    float inverse, eps; // inverse = 1/H
 };
 
 template <class T, bool ADD> HD void norm_row(const RMSNormArgs &a, float *red) {
     i64 at = (i64)blockIdx.x * a.H;
-    T *x = (T *)a.x + at, *y = (T *)a.y + at;
+    T *x = (T *)a.x + at;
+    Raw<T> in[CHUNKS], res[CHUNKS];
+    for (int j = 0; j < CHUNKS; j++) {
+        in[j] = load(x + column(j), column(j) < a.H);
+        if (ADD) res[j] = load((const T *)a.res + at + column(j), column(j) < a.H);
+    }
     float v[CHUNKS][8], sum = 0;
-    CHUNK_LOOP(j, c, a.H) {
-        ld8(v[j], x + c);
+    for (int j = 0; j < CHUNKS; j++) {
+        unpack(v[j], in[j]);
         if (ADD) {
             float r[8];
-            ld8(r, (const T *)a.res + at + c);
+            unpack(r, res[j]);
             for (int i = 0; i < 8; i++) {
                 T stored; // the norm is of the sum as the next reader sees it
                 put(stored, v[j][i] + r[i]);
                 v[j][i] = to_float(stored);
             }
-            st8(x + c, v[j]);
+            if (column(j) < a.H) st8(x + column(j), v[j]);
         }
         for (int i = 0; i < 8; i++) sum = fmaf(v[j][i], v[j][i], sum);
     }
-    float r = rsqrt_(block_sum(sum, red) / (float)a.H + a.eps);
+    float r = rsqrt_of<T>(fmaf(block_sum(sum, red), a.inverse, a.eps));
     if (a.rstd && threadIdx.x == 0) a.rstd[blockIdx.x] = r;
-    CHUNK_LOOP(j, c, a.H) {
+    Raw<float> weights[CHUNKS];
+    for (int j = 0; j < CHUNKS; j++) weights[j] = load(a.w + column(j), column(j) < a.H);
+    for (int j = 0; j < CHUNKS; j++) {
         float w[8];
-        ld8(w, a.w + c);
+        unpack(w, weights[j]);
         for (int i = 0; i < 8; i++) v[j][i] = v[j][i] * r * (1.0f + w[i]);
-        st8(y + c, v[j]);
+        if (column(j) < a.H) st8((T *)a.y + at + column(j), v[j]);
     }
 }
 
@@ -67,26 +72,40 @@ struct RMSNormBackwardArgs {
     const float *rstd, *w;
     i64 T, rows; // rows a block
     i32 H;
+    float inverse; // 1/H
 };
 
-// With xh = x·r and q = dy·(1+w): dx += r·(q - xh·mean(q·xh)). Block b has rows b·rows and on, in order.
+// RowIn is what a thread reads of row t; nothing where t is not below end.
+template <class T> struct RowIn { Raw<T> x[CHUNKS], dy[CHUNKS], dx[CHUNKS]; };
+template <class T> HD RowIn<T> row_in(const RMSNormBackwardArgs &a, i64 t, i64 end) {
+    RowIn<T> in;
+    for (int j = 0; j < CHUNKS; j++) {
+        i64 at = t * a.H + column(j);
+        bool on = t < end && column(j) < a.H;
+        in.x[j] = load((const T *)a.x + at, on);
+        in.dy[j] = load((const T *)a.dy + at, on);
+        in.dx[j] = load((const T *)a.dx + at, on);
+    }
+    return in;
+}
+
+// With xh = x·r and q = dy·(1+w): dx += r·(q - xh·mean(q·xh)). Block b has rows b·rows and on, in order; the next row is
+// on its way while one is worked on.
 template <class T> HD void rmsnorm_backward(const RMSNormBackwardArgs &a) {
     SHARED_ARRAY(float, red, MAX_ROW / 32);
     float dw[CHUNKS][8];
     for (int j = 0; j < CHUNKS; j++) zero8(dw[j]);
-    i64 end = min((blockIdx.x + 1) * a.rows, a.T);
-    for (i64 t = blockIdx.x * a.rows; t < end; t++) {
-        const T *x = (const T *)a.x + t * a.H, *dy = (const T *)a.dy + t * a.H;
-        T *dx = (T *)a.dx + t * a.H;
-        float r = a.rstd[t], xh[CHUNKS][8], q[CHUNKS][8], old[CHUNKS][8], sum = 0;
-        CHUNK_LOOP(j, c, a.H) {
-            ld8(xh[j], x + c);
-            ld8(q[j], dy + c);
-            ld8(old[j], dx + c);
-        }
-        CHUNK_LOOP(j, c, a.H) {
+    i64 t = blockIdx.x * a.rows, end = min(t + a.rows, a.T);
+    RowIn<T> next = row_in<T>(a, t, end);
+    for (; t < end; t++) {
+        RowIn<T> in = next;
+        float r = a.rstd[t], xh[CHUNKS][8], q[CHUNKS][8], sum = 0;
+        next = row_in<T>(a, t + 1, end);
+        for (int j = 0; j < CHUNKS; j++) {
             float w[8];
-            ld8(w, a.w + c);
+            unpack(w, load(a.w + column(j), column(j) < a.H));
+            unpack(xh[j], in.x[j]);
+            unpack(q[j], in.dy[j]);
             for (int i = 0; i < 8; i++) {
                 xh[j][i] *= r;
                 dw[j][i] = fmaf(q[j][i], xh[j][i], dw[j][i]);
@@ -94,12 +113,15 @@ template <class T> HD void rmsnorm_backward(const RMSNormBackwardArgs &a) {
                 sum = fmaf(q[j][i], xh[j][i], sum);
             }
         }
-        float mean = block_sum(sum, red) / (float)a.H;
-        CHUNK_LOOP(j, c, a.H) {
-            for (int i = 0; i < 8; i++) old[j][i] = fmaf(r, fmaf(-xh[j][i], mean, q[j][i]), old[j][i]);
-            st8(dx + c, old[j]);
+        float mean = block_sum(sum, red) * a.inverse;
+        for (int j = 0; j < CHUNKS; j++) {
+            float dx[8];
+            unpack(dx, in.dx[j]);
+            for (int i = 0; i < 8; i++) dx[i] = fmaf(r, fmaf(-xh[j][i], mean, q[j][i]), dx[i]);
+            if (column(j) < a.H) st8((T *)a.dx + t * a.H + column(j), dx);
         }
     }
-    CHUNK_LOOP(j, c, a.H) st8(a.part + (i64)blockIdx.x * a.H + c, dw[j]);
+    for (int j = 0; j < CHUNKS; j++)
+        if (column(j) < a.H) st8(a.part + (i64)blockIdx.x * a.H + column(j), dw[j]);
 }
 KERNELS(rmsnorm_backward, RMSNormBackwardArgs, MAX_ROW)

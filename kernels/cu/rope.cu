@@ -16,7 +16,7 @@ struct RopeArgs {
     double quarters[MAX_HALF]; // theta^(-2i/(2·half)) in quarter turns a position
     i64 T, tokens;             // tokens a block
     i32 Hq, Hk, D, half, lanes;
-    float eps;
+    float inverse, eps; // inverse = 1/D
 };
 
 // sin_cos of x quarter turns. The reduction is in double: in fp32 the angle of position 262144 would be off by 0.01 rad.
@@ -77,21 +77,30 @@ HD Head head_of(const RopeArgs &a, i64 t, int tokens, int n) {
     return out;
 }
 
+// head_in is a head's input from column c on.
+template <class T> HD Raw<T> head_in(const RopeArgs &a, const Head &h, int c) {
+    return load((const T *)(h.query ? a.qg : a.k) + h.in + c, h.on && c < a.D);
+}
+
 template <class T> HD void qk_norm_rope(const RopeArgs &a) {
     SHARED(Angles, ang);
     SHARED_ARRAY(float, buf, THREADS * 8);
     int groups = blockDim.x / a.lanes, g = threadIdx.x / a.lanes, c = threadIdx.x % a.lanes * 8;
     i64 t = blockIdx.x * a.tokens;
     int tokens = (int)min(a.tokens, a.T - t), heads = tokens * (a.Hq + a.Hk);
+    Head next = head_of(a, t, tokens, g);
+    Raw<T> raw = head_in<T>(a, next, c); // the next head's, on its way while one is worked on
     load_angles(a, ang, t, tokens);
     for (int first = 0; first < heads; first += groups) {
-        Head h = head_of(a, t, tokens, first + g);
+        Head h = next;
         bool on = h.on && c < a.D;
         float x[8], w[8], sum = 0;
-        zero8(x), zero8(w);
-        if (on) ld8(x, (const T *)(h.query ? a.qg : a.k) + h.in + c), ld8(w, (h.query ? a.wq : a.wk) + c);
+        unpack(x, raw);
+        next = head_of(a, t, tokens, first + groups + g);
+        raw = head_in<T>(a, next, c);
+        unpack(w, load((h.query ? a.wq : a.wk) + c, on));
         for (int i = 0; i < 8; i++) sum = fmaf(x[i], x[i], sum);
-        float r = rsqrt_(group_sum(sum, a.lanes) / (float)a.D + a.eps);
+        float r = rsqrt_of<T>(fmaf(group_sum(sum, a.lanes), a.inverse, a.eps));
         for (int i = 0; i < 8; i++) x[i] = x[i] * r * (1.0f + w[i]);
         rotate(x, buf + g * a.lanes * 8, c, a.half, ang.sin[h.token], ang.cos[h.token], 1.0f);
         if (on) st8((T *)(h.query ? a.q_out : a.k_out) + h.at + c, x);
@@ -125,15 +134,12 @@ template <class T> HD void qk_norm_rope_backward(const RopeArgs &a) {
         for (int first = 0; first < heads; first += groups) {
             Head h = head_of(a, t, tokens, first + g);
             bool on = h.on && c < a.D;
+            Raw<T> raw_x = head_in<T>(a, h, c), raw_dn = load((const T *)(h.query ? a.dq : a.dk) + h.at + c, on);
             float x[8], dn[8], w[8], sum = 0, dot = 0;
-            zero8(x), zero8(dn), zero8(w);
-            if (on) {
-                ld8(x, (const T *)(h.query ? a.qg : a.k) + h.in + c);
-                ld8(dn, (const T *)(h.query ? a.dq : a.dk) + h.at + c);
-                ld8(w, (h.query ? a.wq : a.wk) + c);
-            }
+            unpack(w, load((h.query ? a.wq : a.wk) + c, on));
+            unpack(x, raw_x), unpack(dn, raw_dn);
             for (int i = 0; i < 8; i++) sum = fmaf(x[i], x[i], sum);
-            float r = rsqrt_(group_sum(sum, a.lanes) / (float)a.D + a.eps);
+            float r = rsqrt_of<T>(fmaf(group_sum(sum, a.lanes), a.inverse, a.eps));
             rotate(dn, buf + g * a.lanes * 8, c, a.half, ang.sin[h.token], ang.cos[h.token], -1.0f);
             for (int i = 0; i < 8; i++) {
                 x[i] *= r;
@@ -142,7 +148,7 @@ template <class T> HD void qk_norm_rope_backward(const RopeArgs &a) {
                 dn[i] *= 1.0f + w[i];
                 dot = fmaf(dn[i], x[i], dot);
             }
-            float mean = group_sum(dot, a.lanes) / (float)a.D;
+            float mean = group_sum(dot, a.lanes) * a.inverse;
             for (int i = 0; i < 8; i++) x[i] = r * fmaf(-x[i], mean, dn[i]);
             if (on) st8((T *)(h.query ? a.q_out : a.k_out) + h.in + c, x);
         }

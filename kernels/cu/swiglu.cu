@@ -14,9 +14,9 @@ template <class T> HD void add(const MapArgs &m) {
     i64 i = 8 * ((i64)blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= m.n) return;
     float y[8], a[8];
-    load_part(y, (const T *)m.y, i, m.n), load_part(a, (const T *)m.a, i, m.n);
+    load_part(i, m.n, y, (const T *)m.y, a, (const T *)m.a);
     for (int k = 0; k < 8; k++) y[k] += a[k];
-    store_part((T *)m.y, y, i, m.n);
+    store_part(i, m.n, (T *)m.y, y);
 }
 KERNELS(add, MapArgs, THREADS)
 
@@ -25,9 +25,9 @@ template <class T> HD void swiglu(const MapArgs &m) {
     i64 i = 8 * ((i64)blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= m.n) return;
     float a[8], b[8];
-    load_part(a, (const T *)m.a, i, m.n), load_part(b, (const T *)m.b, i, m.n);
+    load_part(i, m.n, a, (const T *)m.a, b, (const T *)m.b);
     for (int k = 0; k < 8; k++) a[k] = a[k] * sigmoid_of<T>(a[k]) * b[k];
-    store_part((T *)m.y, a, i, m.n);
+    store_part(i, m.n, (T *)m.y, a);
 }
 KERNELS(swiglu, MapArgs, THREADS)
 
@@ -36,12 +36,13 @@ template <class T> HD void swiglu_backward(const MapArgs &m) {
     i64 i = 8 * ((i64)blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= m.n) return;
     float a[8], b[8], dy[8];
-    load_part(a, (const T *)m.a, i, m.n), load_part(b, (const T *)m.b, i, m.n), load_part(dy, (const T *)m.dy, i, m.n);
+    load_part(i, m.n, a, (const T *)m.a, b, (const T *)m.b, dy, (const T *)m.dy);
     for (int k = 0; k < 8; k++) {
         float s = sigmoid_of<T>(a[k]), x = a[k];
         a[k] = dy[k] * b[k] * silu_grad(x, s);
         b[k] = dy[k] * x * s;
     }
-    store_part((T *)m.y, a, i, m.n), store_part((T *)m.y2, b, i, m.n);
+    store_part(i, m.n, (T *)m.y, a);
+    store_part(i, m.n, (T *)m.y2, b);
 }
 KERNELS(swiglu_backward, MapArgs, THREADS)

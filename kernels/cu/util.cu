@@ -41,8 +41,8 @@ template <class T> HD void cast(const CastArgs &a) {
     i64 i = 8 * ((i64)blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= a.n) return;
     float x[8];
-    load_part(x, a.x, i, a.n);
-    store_part((T *)a.y, x, i, a.n);
+    load_part(i, a.n, x, a.x);
+    store_part(i, a.n, (T *)a.y, x);
 }
 KERNELS(cast, CastArgs, 256)
 
