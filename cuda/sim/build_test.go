@@ -37,6 +37,20 @@ func testSources(t testing.TB) fs.FS {
 	return out
 }
 
+// engineSources are the engine's own files, without the driver and the libraries around it.
+func engineSources(t testing.TB) fs.FS {
+	t.Helper()
+	out := fstest.MapFS{}
+	for _, name := range []string{"device.h", "fiber.h", "engine.h", "hs_sim.h", "block.cpp", "warp.cpp", "fault.cpp", "engine.cpp"} {
+		text, err := own.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = &fstest.MapFile{Data: text}
+	}
+	return out
+}
+
 var built struct {
 	sync.Mutex
 	runner  string
@@ -70,7 +84,7 @@ func library(t testing.TB, o Options) string {
 		}
 	}
 	if built.library[o] == "" {
-		path, err := Build(testSources(t), o)
+		path, err := build(testSources(t), engineSources(t), o)
 		if err != nil {
 			t.Fatal(err)
 		}
