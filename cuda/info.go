@@ -5,7 +5,10 @@ package cuda
 */
 import "C"
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 // Library is one of NVIDIA's libraries as it was found, or why it was not.
 type Library struct {
@@ -14,6 +17,7 @@ type Library struct {
 	From    string `json:"from,omitempty"` // loader, CUDA folder, Python wheel, the variable or option that named it
 	Version string `json:"version,omitempty"`
 	Problem string `json:"problem,omitempty"` // why it cannot be used
+	Mend    string `json:"mend,omitempty"`    // what to do then
 }
 
 // Info is what doctor prints.
@@ -31,9 +35,9 @@ type Info struct {
 func (r *Runtime) Info() Info {
 	info := Info{Driver: r.found, Devices: r.infos, Peers: r.peers(), NVML: driverVersion()}
 	b, err := r.loadBLAS()
-	info.BLAS = withProblem(b.found, err)
+	info.BLAS = state(b.found, err)
 	n, err := r.loadNCCL()
-	info.NCCL = withProblem(n.found, err)
+	info.NCCL = state(n.found, err)
 	info.Collect = collectiveSettings()
 	return info
 }
@@ -45,18 +49,21 @@ func Inspect(o Options) Info {
 		defer r.Close()
 		return r.Info()
 	}
-	info := Info{Driver: Library{Name: libDriver.name, Problem: err.Error()}, NVML: driverVersion()}
+	info := Info{Driver: state(Library{Name: libDriver.name}, err), NVML: driverVersion()}
 	const anyDriver = 1 << 30
 	_, blas, err := openBLAS(o.BLAS, anyDriver)
-	info.BLAS = withProblem(blas, err)
+	info.BLAS = state(blas, err)
 	_, nccl, err := openNCCL(o.NCCL)
-	info.NCCL = withProblem(nccl, err)
+	info.NCCL = state(nccl, err)
 	info.Collect = collectiveSettings()
 	return info
 }
 
-func withProblem(l Library, err error) Library {
-	if err != nil {
+// state is l, or what keeps it from being used.
+func state(l Library, err error) Library {
+	if missing := (*notFound)(nil); errors.As(err, &missing) {
+		l.Problem, l.Mend = missing.problem(), missing.lib.get
+	} else if err != nil {
 		l.Problem = err.Error()
 	}
 	return l

@@ -186,7 +186,7 @@ func openBLAS(option string, driver int) (*C.hs_blas, Library, error) {
 		}
 		return b, Library{Name: libBLAS.name, Path: file, From: c.from, Version: fmt.Sprintf("%d.%d.%d", major, version/100%100, version%100)}, nil
 	}
-	return nil, Library{Name: libBLAS.name}, errors.New(libBLAS.missing(tried))
+	return nil, Library{Name: libBLAS.name}, &notFound{libBLAS, tried}
 }
 
 func (d *Device) openBLAS() (*blas, error) {

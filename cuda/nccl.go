@@ -99,7 +99,7 @@ func openNCCL(option string) (*C.hs_nccl, Library, error) {
 		}
 		return n, Library{Name: libNCCL.name, Path: file, From: c.from, Version: ncclVersion(int(v))}, nil
 	}
-	return nil, Library{Name: libNCCL.name}, errors.New(libNCCL.missing(tried))
+	return nil, Library{Name: libNCCL.name}, &notFound{libNCCL, tried}
 }
 
 func ncclVersion(v int) string {

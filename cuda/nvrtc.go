@@ -68,7 +68,7 @@ func OpenCompiler(path string) (*Compiler, error) {
 		}
 		tried = append(tried, err.Error())
 	}
-	return nil, fmt.Errorf("%w: %s", ErrNoCompiler, libNVRTC.missing(tried))
+	return nil, fmt.Errorf("%w: %w", ErrNoCompiler, &notFound{libNVRTC, tried})
 }
 
 func openCompiler(path string) (*Compiler, error) {

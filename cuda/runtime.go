@@ -46,7 +46,7 @@ func Open(o Options) (*Runtime, error) {
 		}
 		tried = append(tried, err.Error())
 	}
-	return nil, fmt.Errorf("%w: %s", ErrNoDriver, libDriver.missing(tried))
+	return nil, fmt.Errorf("%w: %w", ErrNoDriver, &notFound{libDriver, tried})
 }
 
 func openDriver(c candidate) (*Runtime, error) {

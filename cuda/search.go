@@ -119,10 +119,17 @@ func wheelFolders() []string {
 	return list
 }
 
-// missing describes a search that found nothing usable. tried are lines of "file: why not".
-func (lib library) missing(tried []string) string {
-	if len(tried) == 0 {
-		return lib.name + " not found; " + lib.get
-	}
-	return lib.name + " not found (tried " + strings.Join(tried, "; ") + "); " + lib.get
+// notFound is a search that ended without a usable file. tried are lines of "file: why not".
+type notFound struct {
+	lib   library
+	tried []string
 }
+
+func (e *notFound) problem() string {
+	if len(e.tried) == 0 {
+		return e.lib.name + " not found"
+	}
+	return e.lib.name + " not found (tried " + strings.Join(e.tried, "; ") + ")"
+}
+
+func (e *notFound) Error() string { return e.problem() + "; " + e.lib.get }

@@ -134,3 +134,24 @@ func TestInspectWithoutDriver(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 }
+
+// The real libraries, where a Python environment or a CUDA folder has them, take this package's descriptors: they need no
+// device for that.
+func TestRealLibrariesWhereInstalled(t *testing.T) {
+	lib, found, err := openBLAS("", 1<<30)
+	if err != nil {
+		t.Skip(err)
+	}
+	b := &blas{lib: lib, d: &Device{rt: &Runtime{}}, workspace: 32 << 20}
+	for trans := range 4 {
+		for _, ty := range [][2]DType{{F32, F32}, {BF16, BF16}, {BF16, F32}} {
+			m := Matmul{M: 64, N: 48, K: 32, A: 16, B: 16, C: 16, LDA: 64, LDB: 48, LDC: 48, TransA: trans&1 != 0, TransB: trans&2 != 0, In: ty[0], Out: ty[1]}
+			if _, err := b.describe(&m); err != nil {
+				t.Errorf("%s %s: %s: %v", found.Path, found.Version, m.kind(), err)
+			}
+		}
+	}
+	if _, found, err := openNCCL(""); err == nil && found.Version == "" {
+		t.Errorf("%s has no version", found.Path)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 
 	"harness-s/cuda"
 	"harness-s/kernels"
@@ -26,11 +27,13 @@ type finding struct {
 	OK    bool   `json:"ok"`
 	Found string `json:"found"`
 	Mend  string `json:"mend,omitempty"`
+	Data  any    `json:"data,omitempty"` // the same for programs, where there is more than a line
 	need  bool   // a failed need makes doctor fail; the rest is information
 }
 
 func (c *doctorCmd) Run(ctx context.Context) error {
 	findings := []finding{checkMachine(), checkKernels(), checkCompiler(), checkGPU()}
+	findings = append(findings, cudaFindings(cuda.Inspect(cuda.Options{}))...)
 	if c.Env != "" {
 		f, err := checkEnvironment(ctx, c.Env)
 		if err != nil {
@@ -111,7 +114,7 @@ func checkCompiler() finding {
 }
 
 func checkGPU() finding {
-	f := finding{What: "gpu"}
+	f := finding{What: "gpu (nvml)"}
 	m, err := cuda.OpenMonitor()
 	if errors.Is(err, cuda.ErrNoDriver) {
 		f.Found, f.Mend = err.Error(), "nothing to do for the cpu backend; for GPUs install NVIDIA's driver"
@@ -133,4 +136,67 @@ func checkGPU() finding {
 		f.Found += fmt.Sprintf("; %d: %s sm_%d%d %d/%d MiB free", d.Index, d.Name, d.Major, d.Minor, d.MemoryFree>>20, d.MemoryTotal>>20)
 	}
 	return f
+}
+
+// cudaFindings is what the cuda backend needs, a line each. Without a driver the libraries are no use and only the first
+// line is given.
+func cudaFindings(info cuda.Info) []finding {
+	driver := libraryFinding("cuda driver", info.Driver)
+	driver.Data = info
+	if !driver.OK {
+		driver.Mend += " (nothing to do for the cpu backend)"
+		return []finding{driver}
+	}
+	if info.NVML != "" {
+		driver.Found += ", driver " + info.NVML
+	}
+	nccl := libraryFinding("nccl", info.NCCL)
+	if nccl.OK {
+		for _, v := range info.Collect {
+			nccl.Found += fmt.Sprintf(", %s=%s", v[0], v[1])
+		}
+	}
+	list := []finding{driver, libraryFinding("cublaslt", info.BLAS), nccl}
+	for _, d := range info.Devices {
+		list = append(list, deviceFinding(d))
+	}
+	if len(info.Devices) > 1 {
+		list = append(list, peerFinding(info.Peers))
+	}
+	return list
+}
+
+func libraryFinding(what string, l cuda.Library) finding {
+	if l.Problem != "" {
+		return finding{What: what, Found: l.Problem, Mend: l.Mend}
+	}
+	return finding{What: what, OK: true, Found: fmt.Sprintf("%s, %s (%s)", l.Version, l.Path, l.From)}
+}
+
+// minCompute is what the kernels are built for: sm_80.
+const minCompute = 8
+
+func deviceFinding(d cuda.DeviceInfo) finding {
+	f := finding{What: fmt.Sprintf("cuda %d", d.Index), OK: d.Major >= minCompute}
+	f.Found = fmt.Sprintf("%s, sm_%d%d, %d SMs, %d MiB, %d KiB of shared memory a block, L2 %d MiB", d.Name, d.Major, d.Minor, d.SMs, d.Memory>>20, d.SharedOptin>>10, d.L2>>20)
+	if !f.OK {
+		f.Mend = "the kernels need compute capability 8.0 (A100) or newer"
+	}
+	return f
+}
+
+// peerFinding names the pairs of devices that do not read each other's memory: collectives between them go through the host.
+func peerFinding(peers [][]bool) finding {
+	var apart []string
+	for i := range peers {
+		for j := range i {
+			if !peers[i][j] || !peers[j][i] {
+				apart = append(apart, fmt.Sprintf("%d-%d", j, i))
+			}
+		}
+	}
+	if len(apart) == 0 {
+		return finding{What: "peer access", OK: true, Found: fmt.Sprintf("between all %d devices", len(peers))}
+	}
+	return finding{What: "peer access", Found: "none between " + strings.Join(apart, ", "), Mend: "collectives between these go through host memory; see nvidia-smi topo -m"}
 }
