@@ -1,7 +1,7 @@
 //go:build ignore
 
 // block.cpp: the fibers of a block: how they start, wait, are chosen and end.
-#include "fiber.h"
+#include "checks.h"
 #include <algorithm>
 #include <new>
 #include <stdarg.h>
@@ -110,6 +110,7 @@ void Block::prepare(Dim3 grid, Dim3 index) {
     static_used = static_bytes = 0;
     dynamic_base = dynamic_end - round_up(dynamic_bytes, DYNAMIC_ALIGN);
     memset(dynamic_base, POISON, dynamic_end - dynamic_base);
+    check_block(*this);
 }
 
 void Block::run(const Kernel *k, Dim3 grid, Dim3 index, unsigned n, size_t dynamic, const void *a, uint64_t s) {
@@ -208,6 +209,7 @@ void Block::barrier(Site site) {
             fail("divergent barrier: it is at the __syncthreads of %s:%d while thread %u is at that of %s:%d", site.file, site.line, i,
                  fibers[i].site.file, fibers[i].site.line);
     arrived = 0;
+    check_barrier(*this);
     for (unsigned i = 0; i < warp_count; i++) warps[i].at_barrier = 0, wake(warps[i], warps[i].exists);
     pass_on();
 }
@@ -270,7 +272,7 @@ void *Block::shared(const void *declaration, size_t bytes, size_t align, const c
              STATIC_LIMIT, SHARED_LIMIT);
     memset(static_base + offset, POISON, bytes + REDZONE);
     static_used = offset + bytes + REDZONE;
-    declarations.push_back({declaration, offset});
+    declarations.push_back({declaration, offset, bytes, name});
     return static_base + offset;
 }
 

@@ -46,9 +46,10 @@ type Options struct {
 // Library returns the path of the simulator with the kernels of sources, which holds cu/*.cu and what they include.
 // It is taken from sim/<hash> beside the executable if one was shipped, else from the user's cache
 // (HARNESS_S_SIM_DIR, by default harness-s/sim in os.UserCacheDir), where it is built on first use with g++.
-// The hash is of every source and flag. Processes may call it at once: one builds.
+// The hash is of every source and flag. Processes may call it at once: one builds. With HARNESS_S_SIM_CHECKED=1 in the
+// environment it is the checked build.
 func Library(sources fs.FS) (string, error) {
-	return Build(sources, Options{})
+	return Build(sources, Options{Checked: os.Getenv("HARNESS_S_SIM_CHECKED") == "1"})
 }
 
 // Build is Library with options.
@@ -82,7 +83,7 @@ func build(sources, own fs.FS, o Options) (string, error) {
 		touch(filepath.Dir(lib))
 		return lib, nil
 	}
-	unlock, err := lock(filepath.Join(cache, "lock"))
+	unlock, err := lock(filepath.Join(cache, key+".lock"))
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +148,7 @@ func flagsOf(o Options) flags {
 	}
 	if o.Checked {
 		f.common = append(f.common, "-DHS_SIM_CHECKED")
-		f.kernels = []string{"-O1", "-fsanitize=thread,alignment,bounds,shift-exponent,signed-integer-overflow"}
+		f.kernels = []string{"-O1", "--param=tsan-instrument-func-entry-exit=0", "-fsanitize=thread,alignment,bounds,shift-exponent,signed-integer-overflow"}
 	}
 	return f
 }
@@ -179,7 +180,8 @@ func cacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// lock waits until this process alone holds the file.
+// lock waits until this process alone holds the file. unlock removes it: whoever waited for it then finds the library, or
+// builds it once more after a failure.
 func lock(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -195,7 +197,10 @@ func lock(name string) (unlock func(), err error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		os.Remove(name)
+		f.Close()
+	}, nil
 }
 
 // compileTo compiles in a temporary folder of the cache and renames the result to its place.
@@ -225,7 +230,11 @@ func compileTo(files map[string][]byte, flags flags, lib string) error {
 	if err := run(gxx, work, append(args, linkFlags...)); err != nil {
 		return err
 	}
-	return os.Rename(done, filepath.Dir(lib))
+	err = os.Rename(done, filepath.Dir(lib))
+	if _, there := os.Stat(lib); there == nil { // another process may have been first
+		return nil
+	}
+	return err
 }
 
 func write(files map[string][]byte, dir string) error {
@@ -307,10 +316,10 @@ func touch(dir string) {
 	_ = os.Chtimes(dir, now, now) // only makes prune keep it longer
 }
 
-const keepLibraries, keepObjects = 6, 200
+const keepLibraries, keepObjects, abandoned = 6, 200, time.Hour
 
 // prune deletes all but what was used last, and what builds that were killed left. A process that has a library open
-// keeps it. The caller holds the lock.
+// keeps it.
 func prune(cache string) {
 	pruneFolder(cache, keepLibraries)
 	pruneFolder(filepath.Join(cache, "objects"), keepObjects)
@@ -325,9 +334,11 @@ func pruneFolder(dir string, keep int) {
 	for _, e := range entries {
 		info, err := e.Info()
 		switch {
-		case err != nil || e.Name() == "lock" || e.Name() == "objects":
-		case strings.HasPrefix(e.Name(), "building-"):
-			os.RemoveAll(filepath.Join(dir, e.Name()))
+		case err != nil || e.Name() == "objects":
+		case strings.HasPrefix(e.Name(), "building-") || strings.HasSuffix(e.Name(), ".lock"):
+			if time.Since(info.ModTime()) > abandoned {
+				os.RemoveAll(filepath.Join(dir, e.Name()))
+			}
 		default:
 			used[e.Name()] = info.ModTime()
 		}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"harness-s/internal/testutil"
 )
@@ -41,7 +42,7 @@ func testSources(t testing.TB) fs.FS {
 func engineSources(t testing.TB) fs.FS {
 	t.Helper()
 	out := fstest.MapFS{}
-	for _, name := range []string{"device.h", "fiber.h", "engine.h", "hs_sim.h", "block.cpp", "warp.cpp", "fault.cpp", "engine.cpp"} {
+	for _, name := range []string{"device.h", "fiber.h", "engine.h", "hs_sim.h", "checks.h", "checks.cpp", "block.cpp", "warp.cpp", "fault.cpp", "engine.cpp"} {
 		text, err := own.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -217,7 +218,7 @@ func TestCompileErrorNamesTheLine(t *testing.T) {
 	}
 	entries, _ := os.ReadDir(os.Getenv("HARNESS_S_SIM_DIR"))
 	for _, e := range entries {
-		if e.Name() != "lock" && e.Name() != "objects" {
+		if e.Name() != "objects" {
 			t.Errorf("a failed build leaves %s", e.Name())
 		}
 	}
@@ -231,12 +232,18 @@ func TestPruneKeepsTheNewest(t *testing.T) {
 		}
 	}
 	touch(filepath.Join(dir, "lib3"))
-	if err := os.Mkdir(filepath.Join(dir, "building-1"), 0o755); err != nil {
-		t.Fatal(err)
+	for name, age := range map[string]time.Duration{"building-1": 2 * abandoned, "building-2": 0} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(filepath.Join(dir, name), then, then); err != nil {
+			t.Fatal(err)
+		}
 	}
 	prune(dir)
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if _, err := os.Stat(filepath.Join(dir, "lib3")); err != nil || len(left) != keepLibraries {
+	if _, err := os.Stat(filepath.Join(dir, "lib3")); err != nil || len(left) != keepLibraries+1 {
 		t.Errorf("left %v", left)
 	}
 }

@@ -2,7 +2,7 @@
 
 // engine.cpp: a launch is spread over the threads of a pool, the caller's among them.
 #include "engine.h"
-#include "fiber.h"
+#include "checks.h"
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -120,7 +120,7 @@ Pool &pool() {
     static Pool *p = [] {
         const char *s = getenv("HARNESS_S_SIM_THREADS");
         int n = s ? atoi(s) : 0;
-        return new Pool(n > 0 ? std::min(n, 256) : 2);
+        return new Pool(CHECKED ? 1 : n > 0 ? std::min(n, 256) : 2);
     }();
     return *p;
 }
@@ -147,6 +147,9 @@ const char *run_grid(const Kernel *k, unsigned gx, unsigned gy, unsigned gz, uns
         error = std::string("kernel ") + k->name + ": launched with " + std::to_string(dynamic_bytes) + " bytes of dynamic shared memory, at most " + std::to_string(SHARED_LIMIT);
     if (!error.empty()) return error.c_str();
     catch_faults();
+    static std::mutex one; // launch at a time in the checked build
+    std::unique_lock<std::mutex> lock(one, std::defer_lock);
+    if (CHECKED) lock.lock(), check_launch();
     Launch l;
     l.kernel = k, l.grid = {gx, gy, gz}, l.threads = threads, l.dynamic_bytes = dynamic_bytes, l.args = args;
     l.seed = seed, l.blocks = (uint64_t)gx * gy * gz;

@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -115,3 +118,73 @@ func TestSharedMemoryIsPoisoned(t *testing.T) {
 	}
 }
 
+// What only the checked build finds, whatever the order: it names both places.
+func TestCheckedBuild(t *testing.T) {
+	checked := Options{Checked: true}
+	in := count(1024)
+	line := func(kernel, text string) string { return lineOf(t, "testdata/cu/faults.cu", kernel, text) }
+	for _, c := range []struct {
+		launch
+		want []string
+	}{
+		{launch{kernel: "missing_barrier", threads: 128}, []string{"shared memory part", line("missing_barrier", "s += part[i]")}},
+		{launch{kernel: "missing_syncwarp"}, []string{"race", line("missing_syncwarp", "part[threadIdx.x] ="), line("missing_syncwarp", "part[v]")}},
+		{launch{kernel: "reused_too_early", threads: 128}, []string{"race", line("reused_too_early", "value = i"), line("reused_too_early", "= value;")}},
+		{launch{kernel: "two_blocks_write", blocks: 2}, []string{"race", "global memory", "of block number", line("two_blocks_write", "a.out")}},
+		{launch{kernel: "read_before_wait"}, []string{"race", "cp.async", "under way", line("read_before_wait", "cp_async16"), line("read_before_wait", "m[threadIdx.x].w[0]")}},
+		{launch{kernel: "wait_without_barrier", threads: 128}, []string{line("wait_without_barrier", "m[threadIdx.x ^ 64]")}},
+		{launch{kernel: "uninitialised"}, []string{"uninitialised", "shared memory m", line("uninitialised", "+ 1")}},
+		{launch{kernel: "past_dynamic", dynamic: 128, p: [4]int{-30}}, []string{"outside", line("past_dynamic", "else")}},
+		{launch{kernel: "past_array", p: [4]int{5}}, []string{"index outside its array", line("past_array", "x[a.p[0] & 7]")}},
+		{launch{kernel: "int_offset", p: [4]int{1 << 20, 1 << 12}}, []string{"overflow of a signed product", line("int_offset", "a.p[1]")}},
+	} {
+		for _, seed := range []uint64{0, 1} {
+			c.launch.seed, c.in, c.launch.out, c.options = seed, in, 1024, checked
+			_, _, err := c.run(t)
+			if err == nil {
+				t.Errorf("%s, seed %d: no error", c.kernel, seed)
+				continue
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%s, seed %d: %q lacks %q", c.kernel, seed, err, w)
+				}
+			}
+		}
+	}
+}
+
+// Kernels that are right pass the checked build.
+func TestCheckedBuildIsQuiet(t *testing.T) {
+	checked := Options{Checked: true}
+	for _, l := range []launch{
+		{kernel: "with_syncwarp", out: 32},
+		{kernel: "sums", blocks: 3, threads: 128, out: 3},
+		{kernel: "instantiations", threads: 64, out: 128},
+		{kernel: "copies", threads: 64, dynamic: 4096, out: 768, p: [4]int{4, 1}},
+		{kernel: "product_nt_bf16", threads: 128, dynamic: productBytes("nt", "bf16"), out: 4096},
+		{kernel: "product_tn_f32", threads: 128, dynamic: productBytes("tn", "f32"), out: 4096},
+		{kernel: "tiles_bf16", threads: 128, dynamic: 4096, out: 160, p: [4]int{10, 7}},
+	} {
+		l.in, l.options, l.repeat = make([]uint32, 4096), checked, 3
+		l.must(t)
+	}
+}
+
+// lineOf is "cu/FILE:LINE" of the first line after a kernel's start that holds text.
+func lineOf(t *testing.T, file, kernel, text string) string {
+	t.Helper()
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for i, line := range strings.Split(string(source), "\n") {
+		inside = inside || strings.HasPrefix(line, "KERNEL("+kernel+",")
+		if inside && strings.Contains(line, text) {
+			return fmt.Sprintf("cu/%s:%d", filepath.Base(file), i+1)
+		}
+	}
+	t.Fatalf("%s has no %q in %s", file, text, kernel)
+	return ""
+}

@@ -21,6 +21,7 @@ struct Copy {
     void *dst;
     const void *src; // null: zeros
     uint64_t group;
+    bool done; // early; it stays listed until a wait covers it
 };
 
 // Collective is an instruction that all lanes of a mask execute together. run computes it for the lanes in mask, whose
@@ -49,7 +50,8 @@ struct Warp {
 // Shared is one static declaration's place in this block.
 struct Shared {
     const void *declaration;
-    size_t offset;
+    size_t offset, bytes;
+    const char *name;
 };
 
 // Block runs blocks, one after another, on the OS thread that holds it.
@@ -118,7 +120,7 @@ extern thread_local Block *running __attribute__((tls_model("initial-exec")));
 void finish_some_copies(Block &b, Fiber &f);
 void finish_copies(Fiber &f);
 
-// on_fault installs handlers that turn a bad access of a kernel into an error of its block; a fault elsewhere goes to the
+// catch_faults installs handlers that turn a bad access of a kernel into an error of its block; a fault elsewhere goes to the
 // handler that was there before.
 void catch_faults();
 // A thread's stack for signal handlers; needed because a fiber's stack may be what overflowed.

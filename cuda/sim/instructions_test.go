@@ -218,7 +218,7 @@ func TestBF16Rounding(t *testing.T) {
 		in = append(in, math.Float32bits(f))
 	}
 	in = append(in, 0x80000000, 0x7fc00000, 0xffc00001, 0x7f800001, 0x7fffffff, 0xffffffff) // -0, NaN
-	for hi := range uint32(0x10000) {                                                           // every bf16, exact, tie and beside a tie
+	for hi := range uint32(0x10000) {                                                       // every bf16, exact, tie and beside a tie
 		for _, low := range []uint32{0, 0x7fff, 0x8000, 0x8001, uint32(rng.IntN(0x10000))} {
 			in = append(in, hi<<16|low)
 		}

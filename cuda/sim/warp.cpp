@@ -2,7 +2,7 @@
 
 // warp.cpp: the instructions of a whole warp and the background copies, as the PTX manual lays their operands out
 // ("Warp-level matrix instructions", "Data movement: cp.async").
-#include "fiber.h"
+#include "checks.h"
 #include <algorithm>
 
 namespace hs_sim {
@@ -46,10 +46,10 @@ uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t value, int arg, Site site
     return o.value;
 }
 
-static void run_nothing(Block &, Warp &, unsigned) {}
+static void run_barrier(Block &, Warp &w, unsigned mask) { check_warp_barrier(w, mask); }
 
 void warp_barrier(unsigned mask, Site site) {
-    static const Collective c = {"__syncwarp", run_nothing};
+    static const Collective c = {"__syncwarp", run_barrier};
     running->collective(&c, mask, nullptr, site);
 }
 
@@ -98,6 +98,7 @@ void ldmatrix(unsigned (&r)[4], const void *row, bool trans, Site site) {
     static const Collective plain = {"ldmatrix", run_ldmatrix<false>}, transposed = {"ldmatrix.trans", run_ldmatrix<true>};
     if (reinterpret_cast<uintptr_t>(row) % 16) running->fail("ldmatrix at %s:%d: the address of a row is not 16-byte aligned", site.file, site.line);
     if (!running->in_shared(row, 16)) running->fail("ldmatrix at %s:%d: a row is not in the block's shared memory", site.file, site.line);
+    check_access(row, 16, false, __builtin_return_address(0));
     LdmatrixOperands o = {r, static_cast<const unsigned short *>(row)};
     running->collective(trans ? &transposed : &plain, ~0u, &o, site);
 }
@@ -149,7 +150,9 @@ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site sit
 
 // --- cp.async ---
 
-static void finish(const Copy &c) {
+static void finish(Copy &c) {
+    if (c.done) return;
+    c.done = true;
     if (c.src) memcpy(c.dst, c.src, 16);
     else memset(c.dst, 0, 16);
 }
@@ -161,34 +164,34 @@ void async_copy(void *dst, const void *src, bool valid, Site site) {
     if (reinterpret_cast<uintptr_t>(dst) % 16 || reinterpret_cast<uintptr_t>(src) % 16)
         b.fail("cp.async at %s:%d: %s is not 16-byte aligned", site.file, site.line, reinterpret_cast<uintptr_t>(dst) % 16 ? "the destination" : "the source");
     if (!b.in_shared(dst, 16)) b.fail("cp.async at %s:%d: the destination is not in the block's shared memory", site.file, site.line);
-    Copy c = {dst, valid ? src : nullptr, b.current()->groups};
+    Copy c = {dst, valid ? src : nullptr, b.current()->groups, false};
+    check_copy_issued(c, __builtin_return_address(0));
     if (b.seed && b.below(4) == 0) finish(c);
-    else b.current()->copies.push_back(c);
+    b.current()->copies.push_back(c);
 }
 
 void async_commit() { running->current()->groups++; }
 
-template <class Choose> static void finish_chosen(Fiber &f, Choose choose) {
-    auto rest = std::remove_if(f.copies.begin(), f.copies.end(), [&](const Copy &c) {
-        if (!choose(c)) return false;
-        finish(c);
-        return true;
-    });
-    f.copies.erase(rest, f.copies.end());
+template <class Covered> static void wait_for(Fiber &f, Covered covered) {
+    for (Copy &c : f.copies)
+        if (covered(c)) finish(c), check_copy_done(c);
+    f.copies.erase(std::remove_if(f.copies.begin(), f.copies.end(), covered), f.copies.end());
 }
 
 // async_wait leaves the last n committed groups under way, and copies that were never committed.
 void async_wait(unsigned n) {
     Fiber &f = *running->current();
-    finish_chosen(f, [&](const Copy &c) { return c.group + n < f.groups; });
+    wait_for(f, [&](const Copy &c) { return c.group + n < f.groups; });
 }
 
 void finish_some_copies(Block &b, Fiber &f) {
-    if (b.seed) finish_chosen(f, [&](const Copy &) { return b.below(16) == 0; });
+    if (!b.seed) return;
+    for (Copy &c : f.copies)
+        if (b.below(16) == 0) finish(c);
 }
 
 void finish_copies(Fiber &f) {
-    finish_chosen(f, [](const Copy &) { return true; });
+    wait_for(f, [](const Copy &) { return true; });
 }
 
 } // namespace hs_sim

@@ -73,7 +73,7 @@ KERNEL(sums, Args, 256) {
 template <int N> HD u32 last_of(u32 v) {
     SHARED_ARRAY(u32, all, N);
     SHARED(u32, count);
-    all[threadIdx.x % N] = v;
+    if (threadIdx.x < N) all[threadIdx.x] = v;
     if (threadIdx.x == 0) count = N;
     __syncthreads();
     return all[N - 1] + count;

@@ -1,0 +1,252 @@
+//go:build ignore
+
+// checks.cpp: see checks.h.
+#include "checks.h"
+#ifdef HS_SIM_CHECKED
+#include <algorithm>
+#include <dlfcn.h>
+#include <memory>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unordered_map>
+
+namespace hs_sim {
+namespace {
+
+// Access is who last touched a unit of memory. The generation counts barriers of all blocks, one block after another: blocks
+// do not overlap in this build.
+struct Access {
+    uint32_t generation, block;
+    uint16_t thread, clock;
+    const void *pc;
+};
+
+// Unit is what is known of 2 bytes: the last write and two reads that nothing orders, more readers are forgotten.
+struct Unit {
+    Access write, read[2];
+    bool copying; // write is a cp.async that is under way
+};
+
+constexpr size_t UNIT = 2, UNITS = PAGE / UNIT, MOST_PAGES = 8000;
+struct Page { Unit units[UNITS]; };
+
+// Clocks of the lanes of a warp: of[a][b] is the last time of lane b that lane a knows to be past. They start anew at every
+// barrier of the block.
+struct Clocks { uint16_t of[LANES][LANES]; };
+
+std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
+Clocks clocks[MAX_WARPS];
+uint32_t generation = 1, launch_start = 1, block_start = 1, block_number;
+
+Unit &unit(uintptr_t p) {
+    static uintptr_t last = 0;
+    static Page *page = nullptr;
+    uintptr_t number = p / PAGE;
+    if (!page || number != last || pages.empty()) {
+        auto &at = pages[number];
+        if (!at) at.reset(new Page());
+        last = number, page = at.get();
+    }
+    return page->units[p % PAGE / UNIT];
+}
+
+void reset_clocks(Block &b) {
+    for (unsigned w = 0; w < b.warp_count; w++) {
+        memset(&clocks[w], 0, sizeof clocks[w]);
+        for (unsigned l = 0; l < LANES; l++) clocks[w].of[l][l] = 1;
+    }
+}
+
+Access now(const void *pc) {
+    unsigned t = self->thread.x;
+    return {generation, block_number, (uint16_t)t, clocks[t / LANES].of[t % LANES][t % LANES], pc};
+}
+
+bool happened(const Access &a, uint32_t since) { return a.generation && a.generation >= since; }
+
+// ordered tells whether an access of this launch is before what the current thread does now.
+bool ordered(const Access &a) {
+    unsigned t = self->thread.x;
+    if (a.generation < block_start) return false;
+    if (a.generation < generation || a.thread == t) return true;
+    return a.thread / LANES == t / LANES && clocks[t / LANES].of[t % LANES][a.thread % LANES] >= a.clock;
+}
+
+// line_of gives the places of the sources behind an address, the innermost first.
+std::string line_of(const void *pc) {
+    Dl_info info;
+    if (!dladdr(pc, &info) || !info.dli_fname) return "?";
+    char command[600], line[300];
+    size_t offset = static_cast<const char *>(pc) - static_cast<const char *>(info.dli_fbase) - 1; // of the call, not its return
+    snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%zx 2>/dev/null", info.dli_fname, offset);
+    FILE *f = popen(command, "r");
+    std::string places, last;
+    while (f && fgets(line, sizeof line, f)) {
+        std::string s = line;
+        s.erase(s.find_last_not_of("\n") + 1);
+        s.erase(0, std::max(s.rfind("/cu/") + 1, s.rfind("/sim/") + 1)); // npos + 1 is 0
+        s.erase(std::min(s.find(" ("), s.size())); // a discriminator
+        if (s.find("hs_sim.h") != std::string::npos || s == last) continue;
+        places += (places.empty() ? "" : " in ") + s;
+        last = s;
+    }
+    if (f) pclose(f);
+    return places.empty() ? info.dli_fname + std::string("+") + std::to_string(offset) : places;
+}
+
+std::string name_of(Block &b, uintptr_t p) {
+    char s[200];
+    const char *c = reinterpret_cast<const char *>(p);
+    if (c >= b.dynamic_base && c < b.dynamic_end) snprintf(s, sizeof s, "dynamic shared memory + %zu", c - b.dynamic_base);
+    else snprintf(s, sizeof s, "global memory at %p", static_cast<const void *>(c));
+    for (const Shared &d : b.declarations)
+        if (c >= b.static_base + d.offset && c < b.static_base + d.offset + d.bytes)
+            snprintf(s, sizeof s, "shared memory %s + %zu", d.name, c - b.static_base - d.offset);
+    return s;
+}
+
+[[noreturn]] void fail_race(uintptr_t p, bool write, const void *pc, const Access &other, bool other_wrote) {
+    Block &b = *running;
+    char who[60];
+    if (other.block == block_number) snprintf(who, sizeof who, "thread %u", other.thread);
+    else snprintf(who, sizeof who, "thread %u of block number %u", other.thread, other.block);
+    b.fail("race: it %s %s at %s; %s %s it at %s and no barrier is between", write ? "writes" : "reads", name_of(b, p).c_str(),
+           line_of(pc).c_str(), who, other_wrote ? "wrote" : "read", line_of(other.pc).c_str());
+}
+
+// check_unit looks at one unit and notes the access. scratch is memory of the block alone, which starts undefined.
+void check_unit(uintptr_t p, bool write, const void *pc, bool scratch) {
+    Unit &u = unit(p);
+    uint32_t since = scratch ? block_start : launch_start;
+    if (u.copying && happened(u.write, since)) {
+        Block &b = *running;
+        b.fail("race: it %s %s at %s while the cp.async of thread %u at %s is under way", write ? "writes" : "reads", name_of(b, p).c_str(),
+               line_of(pc).c_str(), u.write.thread, line_of(u.write.pc).c_str());
+    }
+    if (happened(u.write, since) && !ordered(u.write)) fail_race(p, write, pc, u.write, true);
+    if (!write) {
+        if (scratch && !happened(u.write, since))
+            running->fail("uninitialised: it reads %s at %s, where nothing was written", name_of(*running, p).c_str(), line_of(pc).c_str());
+        for (Access &r : u.read)
+            if (!happened(r, since) || ordered(r)) {
+                r = now(pc);
+                break;
+            }
+        return;
+    }
+    for (Access &r : u.read)
+        if (happened(r, since) && !ordered(r)) fail_race(p, write, pc, r, false);
+    u.write = now(pc);
+    u.copying = false;
+}
+
+// in_variable: static memory is used inside a declared variable only.
+bool in_variable(Block &b, const char *p, size_t bytes) {
+    for (const Shared &d : b.declarations)
+        if (p >= b.static_base + d.offset && p + bytes <= b.static_base + d.offset + d.bytes) return true;
+    return false;
+}
+
+} // namespace
+
+void check_launch() {
+    if (pages.size() > MOST_PAGES) pages.clear();
+    launch_start = ++generation;
+}
+
+void check_block(Block &b) {
+    block_start = ++generation;
+    block_number = b.fibers[0].block.x + b.fibers[0].grid.x * (b.fibers[0].block.y + b.fibers[0].grid.y * b.fibers[0].block.z);
+    reset_clocks(b);
+}
+
+void check_barrier(Block &b) {
+    generation++;
+    reset_clocks(b);
+}
+
+void check_warp_barrier(Warp &w, unsigned mask) {
+    Clocks &c = clocks[&w - running->warps];
+    uint16_t joined[LANES] = {};
+    for (unsigned l = 0; l < LANES; l++)
+        for (unsigned k = 0; mask >> l & 1 && k < LANES; k++) joined[k] = std::max(joined[k], c.of[l][k]);
+    for (unsigned l = 0; l < LANES; l++) {
+        if (!(mask >> l & 1)) continue;
+        memcpy(c.of[l], joined, sizeof joined);
+        c.of[l][l]++;
+    }
+}
+
+void check_access(const void *where, size_t bytes, bool write, const void *pc) {
+    if (!running) return;
+    Block &b = *running;
+    const char *p = static_cast<const char *>(where);
+    const Fiber &f = *b.current();
+    if (p >= f.stack && p < f.stack + STACK) return;
+    bool scratch = p >= b.memory && p < b.dynamic_end + PAGE;
+    bool inside = p >= b.dynamic_base ? p + bytes <= b.dynamic_base + b.dynamic_bytes : in_variable(b, p, bytes);
+    if (scratch && !inside)
+        b.fail("outside: it %s %zu bytes beyond a shared variable at %s", write ? "writes" : "reads", bytes, line_of(pc).c_str());
+    uintptr_t from = reinterpret_cast<uintptr_t>(p) / UNIT * UNIT, to = reinterpret_cast<uintptr_t>(p) + bytes;
+    for (; from < to; from += UNIT) check_unit(from, write, pc, scratch);
+}
+
+void check_copy_issued(const Copy &c, const void *pc) {
+    if (c.src) check_access(c.src, 16, false, pc);
+    check_access(c.dst, 16, true, pc);
+    for (size_t i = 0; i < 16; i += UNIT) unit(reinterpret_cast<uintptr_t>(c.dst) + i).copying = true;
+}
+
+// check_copy_done: from here on it is a write of the thread that waited.
+void check_copy_done(const Copy &c) {
+    for (size_t i = 0; i < 16; i += UNIT) {
+        Unit &u = unit(reinterpret_cast<uintptr_t>(c.dst) + i);
+        u.copying = false;
+        u.write = now(u.write.pc);
+    }
+}
+
+} // namespace hs_sim
+
+// --- what gcc calls for -fsanitize=thread ---
+
+using hs_sim::check_access;
+#define HS_PC __builtin_return_address(0)
+#define HS_ACCESS(name, bytes)                                                         \
+    void __tsan_read##name(void *p) { check_access(p, bytes, false, HS_PC); }          \
+    void __tsan_write##name(void *p) { check_access(p, bytes, true, HS_PC); }          \
+    void __tsan_unaligned_read##name(void *p) { check_access(p, bytes, false, HS_PC); } \
+    void __tsan_unaligned_write##name(void *p) { check_access(p, bytes, true, HS_PC); }
+extern "C" {
+HS_ACCESS(1, 1)
+HS_ACCESS(2, 2)
+HS_ACCESS(4, 4)
+HS_ACCESS(8, 8)
+HS_ACCESS(16, 16)
+void __tsan_read_range(void *p, size_t n) { check_access(p, n, false, HS_PC); }
+void __tsan_write_range(void *p, size_t n) { check_access(p, n, true, HS_PC); }
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+
+// --- and for -fsanitize=alignment,bounds,shift-exponent,signed-integer-overflow ---
+
+struct Place { const char *file; unsigned line, column; };
+struct Mismatch { Place place; const void *type; unsigned char log_alignment, kind; };
+
+[[noreturn]] static void undefined(const Place &p, const char *what) {
+    if (!hs_sim::running) abort();
+    hs_sim::running->fail("undefined: %s at %s:%u", what, p.file, p.line);
+}
+void __ubsan_handle_type_mismatch_v1(Mismatch *m, uintptr_t p) {
+    if (p % (uintptr_t(1) << m->log_alignment)) undefined(m->place, "misaligned address");
+}
+void __ubsan_handle_out_of_bounds(Place *p, uintptr_t) { undefined(*p, "index outside its array"); }
+void __ubsan_handle_shift_out_of_bounds(Place *p, uintptr_t, uintptr_t) { undefined(*p, "shift by too much"); }
+void __ubsan_handle_add_overflow(Place *p, uintptr_t, uintptr_t) { undefined(*p, "overflow of a signed sum"); }
+void __ubsan_handle_sub_overflow(Place *p, uintptr_t, uintptr_t) { undefined(*p, "overflow of a signed difference"); }
+void __ubsan_handle_mul_overflow(Place *p, uintptr_t, uintptr_t) { undefined(*p, "overflow of a signed product"); }
+void __ubsan_handle_negate_overflow(Place *p, uintptr_t) { undefined(*p, "overflow of a negation"); }
+void __ubsan_handle_divrem_overflow(Place *p, uintptr_t, uintptr_t) { undefined(*p, "division by zero or overflow"); }
+}
+#endif
