@@ -142,7 +142,8 @@ static void leave(Comm *c) {
 
 static int await_all(void **comm) {
     Lock lock(world().mu);
-    Comm *c = (Comm *)*comm;
+    Comm *c = lookup<Comm>(*comm, Kind::Comm);
+    if (!c) return fail(NCCL_INVALID_ARGUMENT, "the communicator was overwritten before its group ended");
     std::shared_ptr<Clique> q = c->clique;
     double deadline = now() + world().timeout_s;
     while (q->joined < q->size && now() < deadline) wait_change(lock, deadline - now());
