@@ -23,47 +23,49 @@ type attentionBackwardArgs struct {
 }
 
 // attentionKernel is one entry of the tables at the end of cu/attention.cu and cu/attention_backward.cu: head dims up to
-// d, tiles of own tokens that a block keeps (queries; keys in attention_dkv) against tiles of other tokens that pass by.
+// d, tiles of own tokens that a block keeps (queries; keys in attention_dkv) against tiles of other tokens that pass by,
+// of which attention_dkv holds one for each stage.
 type attentionKernel[A any] struct {
-	dtype                DType
-	d, own, other, warps int
-	kernel               kernel[A]
+	dtype                        DType
+	d, own, other, warps, stages int
+	kernel                       kernel[A]
 }
 
 var (
 	attentionForward = []attentionKernel[attentionArgs]{
-		{F32, 32, 32, 32, 4, newPlainKernel[attentionArgs]("attention_32_f32")},
-		{F32, 64, 32, 32, 4, newPlainKernel[attentionArgs]("attention_64_f32")},
-		{F32, 128, 32, 32, 4, newPlainKernel[attentionArgs]("attention_128_f32")},
-		{F32, 256, 32, 16, 4, newPlainKernel[attentionArgs]("attention_256_f32")},
-		{BF16, 32, 64, 64, 4, newPlainKernel[attentionArgs]("attention_32_bf16")},
-		{BF16, 64, 64, 64, 4, newPlainKernel[attentionArgs]("attention_64_bf16")},
-		{BF16, 128, 128, 64, 8, newPlainKernel[attentionArgs]("attention_128_bf16")},
-		{BF16, 256, 128, 64, 8, newPlainKernel[attentionArgs]("attention_256_large_bf16")},
-		{BF16, 256, 64, 32, 4, newPlainKernel[attentionArgs]("attention_256_bf16")},
+		{F32, 32, 32, 32, 4, 1, newPlainKernel[attentionArgs]("attention_32_f32")},
+		{F32, 64, 32, 32, 4, 1, newPlainKernel[attentionArgs]("attention_64_f32")},
+		{F32, 128, 32, 32, 4, 1, newPlainKernel[attentionArgs]("attention_128_f32")},
+		{F32, 256, 32, 16, 4, 1, newPlainKernel[attentionArgs]("attention_256_f32")},
+		{BF16, 32, 64, 64, 4, 1, newPlainKernel[attentionArgs]("attention_32_bf16")},
+		{BF16, 64, 64, 64, 4, 1, newPlainKernel[attentionArgs]("attention_64_bf16")},
+		{BF16, 128, 128, 64, 8, 1, newPlainKernel[attentionArgs]("attention_128_bf16")},
+		{BF16, 256, 128, 64, 8, 1, newPlainKernel[attentionArgs]("attention_256_large_bf16")},
+		{BF16, 256, 64, 32, 4, 1, newPlainKernel[attentionArgs]("attention_256_bf16")},
 	}
 	attentionDq = []attentionKernel[attentionBackwardArgs]{
-		{F32, 32, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_32_f32")},
-		{F32, 64, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_64_f32")},
-		{F32, 128, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_128_f32")},
-		{F32, 256, 16, 16, 2, newPlainKernel[attentionBackwardArgs]("attention_dq_256_f32")},
-		{BF16, 32, 64, 64, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_32_bf16")},
-		{BF16, 64, 64, 64, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_64_bf16")},
-		{BF16, 128, 64, 64, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_128_bf16")},
-		{BF16, 256, 128, 64, 8, newPlainKernel[attentionBackwardArgs]("attention_dq_256_huge_bf16")},
-		{BF16, 256, 64, 64, 8, newPlainKernel[attentionBackwardArgs]("attention_dq_256_large_bf16")},
-		{BF16, 256, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dq_256_bf16")},
+		{F32, 32, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_32_f32")},
+		{F32, 64, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_64_f32")},
+		{F32, 128, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_128_f32")},
+		{F32, 256, 16, 16, 2, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_256_f32")},
+		{BF16, 32, 64, 64, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_32_bf16")},
+		{BF16, 64, 64, 64, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_64_bf16")},
+		{BF16, 128, 64, 64, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_128_bf16")},
+		{BF16, 256, 128, 64, 8, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_256_huge_bf16")},
+		{BF16, 256, 64, 64, 8, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_256_large_bf16")},
+		{BF16, 256, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dq_256_bf16")},
 	}
 	attentionDkv = []attentionKernel[attentionBackwardArgs]{
-		{F32, 32, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_32_f32")},
-		{F32, 64, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_64_f32")},
-		{F32, 128, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_128_f32")},
-		{F32, 256, 16, 16, 2, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_f32")},
-		{BF16, 32, 64, 64, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_32_bf16")},
-		{BF16, 64, 64, 64, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_64_bf16")},
-		{BF16, 128, 64, 64, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_128_bf16")},
-		{BF16, 256, 64, 64, 8, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_large_bf16")},
-		{BF16, 256, 32, 32, 4, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_bf16")},
+		{F32, 32, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dkv_32_f32")},
+		{F32, 64, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dkv_64_f32")},
+		{F32, 128, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dkv_128_f32")},
+		{F32, 256, 16, 16, 2, 1, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_f32")},
+		{BF16, 32, 64, 64, 4, 2, newPlainKernel[attentionBackwardArgs]("attention_dkv_32_bf16")},
+		{BF16, 64, 64, 64, 4, 2, newPlainKernel[attentionBackwardArgs]("attention_dkv_64_bf16")},
+		{BF16, 128, 64, 32, 4, 2, newPlainKernel[attentionBackwardArgs]("attention_dkv_128_bf16")},
+		{BF16, 256, 64, 64, 8, 2, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_huge_bf16")},
+		{BF16, 256, 64, 32, 8, 2, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_large_bf16")},
+		{BF16, 256, 32, 32, 4, 1, newPlainKernel[attentionBackwardArgs]("attention_dkv_256_bf16")},
 	}
 	kAttentionDelta = newKernel[attentionBackwardArgs]("attention_delta")
 )
@@ -77,11 +79,11 @@ func forwardShared(k *attentionKernel[attentionArgs]) int {
 }
 
 func dqShared(k *attentionKernel[attentionBackwardArgs]) int {
-	return 2*(k.own+k.other)*k.ld(k.d) + k.own*k.ld(k.other)
+	return 2*(k.own+k.other)*k.ld(k.d) + k.own*k.ld(k.other) + 2*4*k.own
 }
 
 func dkvShared(k *attentionKernel[attentionBackwardArgs]) int {
-	return 2*(k.own+k.other)*k.ld(k.d) + 2*k.other*k.ld(k.own)
+	return 2*(k.own+k.stages*k.other)*k.ld(k.d) + 2*k.other*k.ld(k.own)
 }
 
 // chooseAttention is the first kernel of the smallest sufficient head dim that fits into limit bytes of shared memory. A

@@ -43,6 +43,12 @@ HD void put2(bf16 *dst, float x, float y) {
     *reinterpret_cast<u32 *>(dst) = (u32)to_bf16(x).bits | (u32)to_bf16(y).bits << 16;
 }
 
+HD void get2(float &x, float &y, const float *src) { x = src[0], y = src[1]; }
+HD void get2(float &x, float &y, const bf16 *src) {
+    u32 w = *reinterpret_cast<const u32 *>(src);
+    x = bits_to_float(w << 16), y = bits_to_float(w & 0xffff0000u);
+}
+
 // put_frag writes a warp's result to shared memory at dst (row stride LD), times scale.
 template <class T, int MT, int NT> HD void put_frag(T *dst, int LD, const Frag<MT, NT> &f, float scale = 1.0f) {
 #pragma unroll

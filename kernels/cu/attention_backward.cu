@@ -32,39 +32,35 @@ template <class T> HD void attention_delta(const AttentionBackwardArgs &a) {
 }
 KERNELS(attention_delta, AttentionBackwardArgs, 256)
 
-// RowConstants are lse (times unit) and delta of the rows of a fragment. Rows from `valid` on get lse = infinity, which
-// makes their probabilities 0.
-template <int MT> struct RowConstants {
-    float lse[MT][2], delta[MT][2];
-    HS_MEMBER void load(const float *lses, const float *deltas, i64 stride, int valid, float unit) {
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int r = frag_row(m, 2 * h);
-                lse[m][h] = r < valid ? lses[r * stride] * unit : -minus_inf();
-                delta[m][h] = r < valid ? deltas[r * stride] : 0;
-            }
-    }
-};
+// row_value is x[r·hq] for rows before `valid`, and none, unread, for the rest of a tile. lse = infinity makes a row's
+// probabilities 0.
+HD float row_value(const float *x, int r, int hq, int valid, float none) { return r < valid ? x[(i64)r * hq] : none; }
 
-// probabilities turns scores s into P, and dP in g into dS.
-template <class T, int MT, int NT> HD void probabilities(Frag<MT, NT> &s, Frag<MT, NT> &g, const RowConstants<MT> &row, float unit) {
+// probabilities turns q kᵀ in s into P.
+template <class T, int MT, int NT> HD void probabilities(Frag<MT, NT> &s, const float (&lse)[MT][2], float scale) {
+    const float unit = scale * Softmax<T>::UNIT;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float p = Softmax<T>::exp(s.v[m][n][i] * unit - row.lse[m][i >> 1]);
-                s.v[m][n][i] = p;
-                g.v[m][n][i] = p * (g.v[m][n][i] - row.delta[m][i >> 1]);
-            }
+            for (int i = 0; i < 4; i++) s.v[m][n][i] = Softmax<T>::exp(s.v[m][n][i] * unit - lse[m][i >> 1] * Softmax<T>::UNIT);
+}
+
+// gradients turns dP in g into dS.
+template <int MT, int NT> HD void gradients(Frag<MT, NT> &g, const Frag<MT, NT> &p, const float (&delta)[MT][2]) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) g.v[m][n][i] = p.v[m][n][i] * (g.v[m][n][i] - delta[m][i >> 1]);
 }
 
 template <class T, int D, int BM, int BN> struct AttentionDqTiles {
     static constexpr int LD = D + Tile<T>::PAD, LDS = BN + Tile<T>::PAD;
     T q[BM * LD], dout[BM * LD], k[BN * LD], v[BN * LD], ds[BM * LDS];
+    float lse[BM], delta[BM];
 };
 
 template <class T, int D, int BM, int BN, int WM, int WN> HD void attention_dq(const AttentionBackwardArgs &a) {
@@ -79,14 +75,15 @@ template <class T, int D, int BM, int BN, int WM, int WN> HD void attention_dq(c
     const i64 ldq = (i64)a.hq * a.d, ldk = (i64)a.hk * a.d, in = ((i64)w.t0 * a.hk + head / (a.hq / a.hk)) * a.d;
     const i64 row0 = (i64)(w.t0 + i0) * a.hq + head;
     const T *k = (const T *)a.k + in, *v = (const T *)a.v + in;
-    const float unit = a.scale * Softmax<T>::UNIT;
 
     load_rows<T, BM, D, LD, THREADS>(s.dout, (const T *)a.dout + row0 * a.d, ldq, queries, a.d);
     load_rows<T, BN, D, LD, THREADS>(s.v, v, ldk, keys, a.d);
     load_rows<T, BM, D, LD, THREADS>(s.q, (const T *)a.q + row0 * a.d, ldq, queries, a.d);
     cp_async_commit();
-    RowConstants<MT> row;
-    row.load(a.lse + row0 + m0 * a.hq, a.delta + row0 + m0 * a.hq, a.hq, queries - m0, Softmax<T>::UNIT);
+    for (int r = threadIdx.x; r < BM; r += THREADS) {
+        s.lse[r] = row_value(a.lse + row0, r, a.hq, queries, -minus_inf());
+        s.delta[r] = row_value(a.delta + row0, r, a.hq, queries, 0);
+    }
     Frag<MT, NO> dq;
     dq.zero();
     cp_async_wait<0>();
@@ -105,7 +102,11 @@ template <class T, int D, int BM, int BN, int WM, int WN> HD void attention_dq(c
         cp_async_commit();
         warp_mma<false, false>(p, s.q + m0 * LD, LD, s.k + n0 * LD, LD, D);
         if (j0 + BN > i0 + 1) hide(p, i0 + m0, j0 + n0);
-        probabilities<T>(p, g, row, unit);
+        float lse[MT][2], delta[MT][2];
+        for (int m = 0; m < MT; m++)
+            for (int h = 0; h < 2; h++) lse[m][h] = s.lse[m0 + frag_row(m, 2 * h)], delta[m][h] = s.delta[m0 + frag_row(m, 2 * h)];
+        probabilities<T>(p, lse, a.scale);
+        gradients(g, p, delta);
         put_frag(s.ds + m0 * LDS + n0, LDS, g);
         __syncthreads(); // dS is there
         warp_mma<false, true>(dq, s.ds + m0 * LDS, LDS, s.k + wn * 8 * NO, LD, BN);
@@ -120,71 +121,101 @@ template <class T, int D, int BM, int BN, int WM, int WN> HD void attention_dq(c
     store_rows<T, BM, D, LD, THREADS>((T *)a.dq + row0 * a.d, s.q, ldq, queries, a.d);
 }
 
-template <class T, int D, int BM, int BN> struct AttentionDkvTiles {
+template <class T, int D, int BM, int BN, int STAGES> struct AttentionDkvTiles {
     static constexpr int LD = D + Tile<T>::PAD, LDS = BN + Tile<T>::PAD;
-    T k[BN * LD], v[BN * LD], q[BM * LD], dout[BM * LD], p[BM * LDS], ds[BM * LDS];
+    T k[BN * LD], v[BN * LD], q[STAGES][BM * LD], dout[STAGES][BM * LD], p[BM * LDS], ds[BM * LDS];
 };
 
-// attention_dkv: the query tiles of the group's first head in ascending order, then those of its second, and so on.
-// Scores are split over WM x WN warps; dk and dv, [BN, D], over VM x VN.
-template <class T, int D, int BM, int BN, int WM, int WN, int VM, int VN> HD void attention_dkv(const AttentionBackwardArgs &a) {
-    using Shared = AttentionDkvTiles<T, D, BM, BN>;
+// QueryTiles walks over the query tiles that a tile of keys at j0 has: those of the group's first head in ascending
+// order, then those of its second, and so on.
+template <int BM> struct QueryTiles {
+    AttentionTile w;
+    int first, head, last, at; // first token within the row, query heads head .. last, token of the tile within the row
+    HS_MEMBER bool more() const { return head <= last; }
+    HS_MEMBER void next() {
+        at += BM;
+        if (at >= w.n) at = first, head++;
+    }
+    HS_MEMBER i64 row(int hq) const { return (i64)(w.t0 + at) * hq + head; }
+    HS_MEMBER int valid() const { return w.n - at; }
+    template <class T, int D, int LD, int THREADS> HS_MEMBER void load(T *q, T *dout, const AttentionBackwardArgs &a) const {
+        const i64 from = row(a.hq) * a.d, ld = (i64)a.hq * a.d;
+        load_rows<T, BM, D, LD, THREADS>(q, (const T *)a.q + from, ld, valid(), a.d);
+        load_rows<T, BM, D, LD, THREADS>(dout, (const T *)a.dout + from, ld, valid(), a.d);
+        cp_async_commit();
+    }
+};
+
+// put_ds writes dS = P (dP - delta), P from shared memory, to the same places of ds.
+template <class T, int MT, int NT> HD void put_ds(T *ds, const T *p, int LDS, const Frag<MT, NT> &g, const float (&delta)[MT][2]) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const int at = frag_row(m, i) * LDS + frag_col(n, i);
+                float x, y;
+                get2(x, y, p + at);
+                put2(ds + at, x * (g.v[m][n][i] - delta[m][i >> 1]), y * (g.v[m][n][i + 1] - delta[m][i >> 1]));
+            }
+}
+
+// attention_dkv: half of the warps compute P, the others dP and with it dS, each half WM x WN; then all add to dv and dk,
+// [BN, D], split over VM x VN. With two stages the next queries arrive meanwhile.
+template <class T, int D, int BM, int BN, int STAGES, int WM, int WN, int VM, int VN> HD void attention_dkv(const AttentionBackwardArgs &a) {
+    using Shared = AttentionDkvTiles<T, D, BM, BN, STAGES>;
     DYNAMIC(Shared, s);
-    static_assert(WM * WN == VM * VN, "the same warps");
-    constexpr int LD = Shared::LD, LDS = Shared::LDS, THREADS = 32 * WM * WN;
+    static_assert(2 * WM * WN == VM * VN, "the same warps");
+    constexpr int LD = Shared::LD, LDS = Shared::LDS, THREADS = 32 * VM * VN;
     constexpr int MT = BM / (16 * WM), NS = BN / (8 * WN), MO = BN / (16 * VM), NO = D / (8 * VN);
     const AttentionTile w = find_tile<BN>(a.rows, blockIdx.x / a.hk);
     if (w.n == 0) return;
     const int head = blockIdx.x % a.hk, group = a.hq / a.hk, j0 = w.at;
-    const int m0 = warp_id() % WM * 16 * MT, n0 = warp_id() / WM * 8 * NS;
+    const bool gradient = warp_id() >= WM * WN; // of dP and dS
+    const int m0 = warp_id() % WM * 16 * MT, n0 = warp_id() / WM % WN * 8 * NS;
     const int r0 = warp_id() % VM * 16 * MO, c0 = warp_id() / VM * 8 * NO;
-    const i64 ldq = (i64)a.hq * a.d, ldk = (i64)a.hk * a.d, in = ((i64)(w.t0 + j0) * a.hk + head) * a.d;
-    const float unit = a.scale * Softmax<T>::UNIT;
-    const int first = j0 / BM * BM;
+    const i64 ldk = (i64)a.hk * a.d, in = ((i64)(w.t0 + j0) * a.hk + head) * a.d;
 
     load_rows<T, BN, D, LD, THREADS>(s.k, (const T *)a.k + in, ldk, w.n - j0, a.d);
     load_rows<T, BN, D, LD, THREADS>(s.v, (const T *)a.v + in, ldk, w.n - j0, a.d);
-    i64 row0 = (i64)(w.t0 + first) * a.hq + head * group;
-    load_rows<T, BM, D, LD, THREADS>(s.dout, (const T *)a.dout + row0 * a.d, ldq, w.n - first, a.d);
-    cp_async_commit();
+    QueryTiles<BM> tile = {w, j0 / BM * BM, head * group, head * group + group - 1, j0 / BM * BM};
+    tile.template load<T, D, LD, THREADS>(s.q[0], s.dout[0], a);
     Frag<MO, NO> dk, dv;
     dk.zero(), dv.zero();
-    cp_async_wait<0>();
-    __syncthreads();
-    load_rows<T, BM, D, LD, THREADS>(s.q, (const T *)a.q + row0 * a.d, ldq, w.n - first, a.d);
-    cp_async_commit();
 
-    for (int g = 0, i0 = first; g < group;) {
-        const int queries = w.n - i0, corner = i0;
-        RowConstants<MT> row;
-        row.load(a.lse + row0 + m0 * a.hq, a.delta + row0 + m0 * a.hq, a.hq, queries - m0, Softmax<T>::UNIT);
-        Frag<MT, NS> p, ds;
-        p.zero(), ds.zero();
-        warp_mma<false, false>(ds, s.dout + m0 * LD, LD, s.v + n0 * LD, LD, D);
+    for (int stage = 0; tile.more(); stage = (stage + 1) % STAGES) {
+        const QueryTiles<BM> now = tile;
+        const T *q = s.q[stage], *dout = s.dout[stage];
+        float row[MT][2]; // delta, or lse
+        for (int m = 0; m < MT; m++)
+            for (int h = 0; h < 2; h++)
+                row[m][h] = row_value((gradient ? a.delta : a.lse) + now.row(a.hq), m0 + frag_row(m, 2 * h), a.hq, now.valid(),
+                                      gradient ? 0 : -minus_inf());
+        tile.next();
         cp_async_wait<0>();
-        __syncthreads(); // queries are there
-        warp_mma<false, false>(p, s.q + m0 * LD, LD, s.k + n0 * LD, LD, D);
-        if (j0 + BN > corner + 1) hide(p, corner + m0, j0 + n0);
-        probabilities<T>(p, ds, row, unit);
-        put_frag(s.p + m0 * LDS + n0, LDS, p);
-        put_frag(s.ds + m0 * LDS + n0, LDS, ds);
-        __syncthreads(); // P and dS are there
-        warp_mma<true, true>(dv, s.p + r0, LDS, s.dout + c0, LD, BM);
-        __syncthreads(); // dO is free
-        i0 += BM;
-        if (i0 >= w.n) i0 = first, g++;
-        const bool more = g < group;
-        row0 = (i64)(w.t0 + i0) * a.hq + head * group + g;
-        if (more) load_rows<T, BM, D, LD, THREADS>(s.dout, (const T *)a.dout + row0 * a.d, ldq, w.n - i0, a.d);
-        cp_async_commit();
-        warp_mma<true, true>(dk, s.ds + r0, LDS, s.q + c0, LD, BM);
-        cp_async_wait<0>();
-        __syncthreads(); // the next dO is there; queries, P and dS are free
-        if (more) load_rows<T, BM, D, LD, THREADS>(s.q, (const T *)a.q + row0 * a.d, ldq, w.n - i0, a.d);
-        cp_async_commit();
+        __syncthreads(); // queries are there; the ones before, P and dS are free
+        if (STAGES == 2 && tile.more()) tile.template load<T, D, LD, THREADS>(s.q[stage ^ 1], s.dout[stage ^ 1], a);
+        Frag<MT, NS> f;
+        f.zero();
+        warp_mma<false, false>(f, (gradient ? dout : q) + m0 * LD, LD, (gradient ? s.v : s.k) + n0 * LD, LD, D);
+        if (!gradient) {
+            if (j0 + BN > now.at + 1) hide(f, now.at + m0, j0 + n0);
+            probabilities<T>(f, row, a.scale);
+            put_frag(s.p + m0 * LDS + n0, LDS, f);
+        }
+        __syncthreads(); // P is there
+        if (gradient) put_ds(s.ds + m0 * LDS + n0, s.p + m0 * LDS + n0, LDS, f, row);
+        warp_mma<true, true>(dv, s.p + r0, LDS, dout + c0, LD, BM);
+        __syncthreads(); // dS is there
+        warp_mma<true, true>(dk, s.ds + r0, LDS, q + c0, LD, BM);
+        if (STAGES == 1 && tile.more()) {
+            __syncthreads(); // queries are free
+            tile.template load<T, D, LD, THREADS>(s.q[0], s.dout[0], a);
+        }
     }
 
-    put_frag(s.k + r0 * LD + c0, LD, dk, a.scale);
+    put_frag(s.k + r0 * LD + c0, LD, dk, a.scale); // after the last products K and V are not read
     put_frag(s.v + r0 * LD + c0, LD, dv);
     __syncthreads();
     store_rows<T, BN, D, LD, THREADS>((T *)a.dk + in, s.k, ldk, w.n - j0, a.d);
@@ -194,8 +225,8 @@ template <class T, int D, int BM, int BN, int WM, int WN, int VM, int VN> HD voi
 // The tiles; kernels/cuda_attention.go has the same table.
 #define ATTENTION_DQ(name, T, D, BM, BN, WM, WN) \
     KERNEL(name, AttentionBackwardArgs, 32 * WM * WN) { attention_dq<T, D, BM, BN, WM, WN>(a); }
-#define ATTENTION_DKV(name, T, D, BM, BN, WM, WN, VM, VN) \
-    KERNEL(name, AttentionBackwardArgs, 32 * WM * WN) { attention_dkv<T, D, BM, BN, WM, WN, VM, VN>(a); }
+#define ATTENTION_DKV(name, T, D, BM, BN, STAGES, WM, WN, VM, VN) \
+    KERNEL(name, AttentionBackwardArgs, 32 * VM * VN) { attention_dkv<T, D, BM, BN, STAGES, WM, WN, VM, VN>(a); }
 
 ATTENTION_DQ(attention_dq_32_f32, float, 32, 32, 32, 2, 2)
 ATTENTION_DQ(attention_dq_64_f32, float, 64, 32, 32, 2, 2)
@@ -208,12 +239,13 @@ ATTENTION_DQ(attention_dq_256_bf16, bf16, 256, 32, 32, 2, 2)
 ATTENTION_DQ(attention_dq_256_large_bf16, bf16, 256, 64, 64, 2, 4)
 ATTENTION_DQ(attention_dq_256_huge_bf16, bf16, 256, 128, 64, 4, 2)
 
-ATTENTION_DKV(attention_dkv_32_f32, float, 32, 32, 32, 2, 2, 2, 2)
-ATTENTION_DKV(attention_dkv_64_f32, float, 64, 32, 32, 2, 2, 2, 2)
-ATTENTION_DKV(attention_dkv_128_f32, float, 128, 32, 32, 2, 2, 2, 2)
-ATTENTION_DKV(attention_dkv_256_f32, float, 256, 16, 16, 1, 2, 1, 2)
-ATTENTION_DKV(attention_dkv_32_bf16, bf16, 32, 64, 64, 2, 2, 2, 2)
-ATTENTION_DKV(attention_dkv_64_bf16, bf16, 64, 64, 64, 2, 2, 2, 2)
-ATTENTION_DKV(attention_dkv_128_bf16, bf16, 128, 64, 64, 2, 2, 2, 2)
-ATTENTION_DKV(attention_dkv_256_bf16, bf16, 256, 32, 32, 2, 2, 1, 4)
-ATTENTION_DKV(attention_dkv_256_large_bf16, bf16, 256, 64, 64, 4, 2, 2, 4)
+ATTENTION_DKV(attention_dkv_32_f32, float, 32, 32, 32, 1, 2, 1, 2, 2)
+ATTENTION_DKV(attention_dkv_64_f32, float, 64, 32, 32, 1, 2, 1, 2, 2)
+ATTENTION_DKV(attention_dkv_128_f32, float, 128, 32, 32, 1, 2, 1, 2, 2)
+ATTENTION_DKV(attention_dkv_256_f32, float, 256, 16, 16, 1, 1, 1, 1, 2)
+ATTENTION_DKV(attention_dkv_32_bf16, bf16, 32, 64, 64, 2, 2, 1, 2, 2)
+ATTENTION_DKV(attention_dkv_64_bf16, bf16, 64, 64, 64, 2, 2, 1, 2, 2)
+ATTENTION_DKV(attention_dkv_128_bf16, bf16, 128, 32, 64, 2, 1, 2, 2, 2)
+ATTENTION_DKV(attention_dkv_256_bf16, bf16, 256, 32, 32, 1, 2, 1, 1, 4)
+ATTENTION_DKV(attention_dkv_256_large_bf16, bf16, 256, 32, 64, 2, 2, 2, 2, 4)
+ATTENTION_DKV(attention_dkv_256_huge_bf16, bf16, 256, 64, 64, 2, 2, 2, 2, 4)
