@@ -8,6 +8,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -99,7 +100,7 @@ func (d *Device) fail(err error) {
 		d.err = err
 		d.failed.Store(true)
 	}
-	comms := append([]*Comm(nil), d.comms...)
+	comms := slices.Clone(d.comms)
 	d.mu.Unlock()
 	if first {
 		for _, c := range comms {
@@ -144,10 +145,7 @@ func (d *Device) check(code C.int, o op) bool {
 // wait runs a blocking call of the driver. While collectives are under way it watches them: one that cannot end because
 // another rank failed is aborted, and the call returns.
 func (d *Device) wait(f func() C.int) C.int {
-	d.mu.Lock()
-	comms := append([]*Comm(nil), d.comms...)
-	d.mu.Unlock()
-	stop := watch(comms)
+	stop := watch(d.ranks())
 	code := f()
 	stop()
 	return code
@@ -156,9 +154,6 @@ func (d *Device) wait(f func() C.int) C.int {
 // close releases everything; the error is that of work still queued.
 func (d *Device) close() error {
 	err := d.compute.Sync()
-	for _, c := range append([]*Comm(nil), d.comms...) {
-		c.Close()
-	}
 	if d.blas != nil {
 		d.blas.close()
 	}

@@ -334,6 +334,22 @@ func TestLaunchesUnderCollections(t *testing.T) {
 	}
 }
 
+// A launch costs one call of the driver and no memory.
+func TestLaunchAllocatesNothing(t *testing.T) {
+	d := device(t)
+	f := function(t, d, "scale")
+	x := alloc(t, d, 4096)
+	s := d.Stream()
+	if n := testing.AllocsPerRun(100, func() { launchScale(f, s, scaleArgs{x, x, 1024, 1, 1}) }); n != 0 {
+		t.Errorf("%v allocations a launch", n)
+	}
+	m := Matmul{M: 8, N: 8, K: 8, A: x, B: x + 1024, C: x + 2048, LDA: 8, LDB: 8, LDC: 8, Alpha: 1}
+	if n := testing.AllocsPerRun(100, func() { s.Matmul(m) }); n != 0 {
+		t.Errorf("%v allocations a product", n)
+	}
+	mustSync(t, s)
+}
+
 func numGC() int {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

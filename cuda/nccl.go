@@ -28,7 +28,7 @@ type Comm struct {
 	rank, world int
 	group       *group
 	aborted     atomic.Bool
-	mu          sync.Mutex // of abort and Close
+	mu          sync.Mutex // of closed and of what ends the communicator
 	closed      bool
 }
 
@@ -249,14 +249,9 @@ func (c *Comm) trouble() error {
 	return l.fail(async, c.h)
 }
 
-// Abort ends the communicator and its collectives under way, from any goroutine. The device fails with err, and so do
-// the other ranks of this process.
-func (c *Comm) Abort(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.aborted.Swap(true) {
-		return
-	}
+// abort ends the communicator and its collectives under way; the device fails with err. The caller holds c.mu.
+func (c *Comm) abort(err error) {
+	c.aborted.Store(true)
 	c.d.Fail("collectives", err)
 	c.group.fail(c.rank, err)
 	C.hs_nccl_abort(c.d.rt.nccl.lib, c.d.c, c.h)
@@ -265,23 +260,19 @@ func (c *Comm) Abort(err error) {
 // examine aborts the communicator when it is in trouble.
 func (c *Comm) examine() {
 	c.mu.Lock()
-	gone := c.closed || c.aborted.Load()
-	c.mu.Unlock()
-	if gone {
+	defer c.mu.Unlock()
+	if c.closed || c.aborted.Load() {
 		return
 	}
 	if err := c.trouble(); err != nil {
-		c.Abort(err)
+		c.abort(err)
 	}
 }
 
 // Close leaves the communicator: all ranks of a process close theirs at the same time, from goroutines of their own
 // (NCCL makes them wait for each other). After an error it aborts.
 func (c *Comm) Close() {
-	if c.d.failed.Load() {
-		c.Abort(c.d.Err())
-	}
-	c.examine()
+	c.examine() // a device that has failed told its group
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -300,14 +291,29 @@ func (c *Comm) Close() {
 	c.d.rt.leave(c.group)
 }
 
+// ranks are the device's communicators.
+func (d *Device) ranks() []*Comm {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.comms)
+}
+
 // checkComms makes trouble of the device's communicators its error.
 func (d *Device) checkComms() {
-	d.mu.Lock()
-	comms := slices.Clone(d.comms)
-	d.mu.Unlock()
-	for _, c := range comms {
+	for _, c := range d.ranks() {
 		c.examine()
 	}
+}
+
+// closeComms closes what communicators devices still have, all ranks at the same time.
+func closeComms(devices []*Device) {
+	var wg sync.WaitGroup
+	for _, d := range devices {
+		for _, c := range d.ranks() {
+			wg.Go(c.Close)
+		}
+	}
+	wg.Wait()
 }
 
 // watchEvery is how often a waiting device looks after its communicators.

@@ -153,6 +153,38 @@ func TestOneRankFails(t *testing.T) {
 	})
 }
 
+// Closing the runtime closes communicators that were left open, whose ranks wait for each other.
+func TestCloseWithOpenCommunicators(t *testing.T) {
+	r := machineOf{devices: 3}.open(t)
+	id, err := r.NewCommID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 3 {
+		d, err := r.Device(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := alloc(t, d, 1024)
+		wg.Go(func() {
+			c, err := d.Join(id, i, 3)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c.AllReduce(d.Stream(), p, 256, F32)
+		})
+	}
+	wg.Wait()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(r.groups) != 0 {
+		t.Errorf("%d groups left", len(r.groups))
+	}
+}
+
 func TestJoinWrongRank(t *testing.T) {
 	r := machineOf{}.open(t)
 	id, err := r.NewCommID()

@@ -9,6 +9,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 )
@@ -129,13 +130,14 @@ func (r *Runtime) Device(i int) (*Device, error) {
 // Close waits for all devices and releases what they hold. Nothing of the Runtime may be used after it.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	devices := r.devices
+	r.devices = make([]*Device, len(devices))
+	r.mu.Unlock()
+	devices = slices.DeleteFunc(devices, func(d *Device) bool { return d == nil })
+	closeComms(devices)
 	var errs []error
-	for i, d := range r.devices {
-		if d != nil {
-			errs = append(errs, d.close())
-			r.devices[i] = nil
-		}
+	for _, d := range devices {
+		errs = append(errs, d.close())
 	}
 	return errors.Join(errs...)
 }

@@ -323,10 +323,9 @@ int hs_blas_choices(hs_blas *b, hs_device *d, uintptr_t handle, const hs_plan *p
     *got = 0;
     code = b->heuristic(handle, plan->desc, plan->a, plan->b, plan->d, plan->d, pref, CHOICES, result, &n);
     b->pref_destroy(pref);
-    for (int i = 0; !code && i < n && *got < want; i++) {
+    for (int i = 0; i < n && *got < want; i++) {
         if (result[i].state || result[i].workspace > p->workspace) continue;
-        code = splits(b, &result[i].algo, &yes);
-        if (!code && !yes) found[(*got)++] = result[i].algo;
+        if (splits(b, &result[i].algo, &yes) == 0 && !yes) found[(*got)++] = result[i].algo;
     }
     return code;
 }
