@@ -148,7 +148,7 @@ func (b *cudaBackend) EmbedBackward(dw, dy, ids Buffer, T, H, V int) {
 	needWords(op, "dw", dw, V*H)
 	b.needActs(op, "dy", dy, T*H)
 	needWords(op, "ids", ids, T)
-	kEmbedBackward.launch(b, grid(T, 1, 1), vecThreads, 0,
+	kEmbedBackward.launch(b, grid(T, blocks(H, vec*vecThreads), 1), vecThreads, 0,
 		embedBackwardArgs{dw.ptr, dy.ptr, ids.ptr, int64(H), int32(T), int32(V)})
 }
 

@@ -278,9 +278,9 @@ func TestDeviceElementwise(t *testing.T) {
 	})
 }
 
-func TestDeviceDenseTwice(t *testing.T) {
+func TestDeviceDenseOrder(t *testing.T) {
 	eachDType(t, func(t *testing.T, dtype DType) {
-		twice(t, dtype, func(r *deviceRig) outputs {
+		underSeeds(t, dtype, func(r *deviceRig) outputs {
 			const T, H, V = 600, 72, 31
 			x, dy, w := r.act(r.normal(T*H, 1)), r.act(r.normal(T*H, 1)), r.buf(r.normal(H, 1))
 			ids := make([]int32, T)

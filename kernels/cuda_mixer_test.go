@@ -279,9 +279,9 @@ func TestDeviceOutputGate(t *testing.T) {
 	})
 }
 
-func TestDeviceMixerPartsTwice(t *testing.T) {
+func TestDeviceMixerPartsOrder(t *testing.T) {
 	eachDType(t, func(t *testing.T, dtype DType) {
-		twice(t, dtype, func(r *deviceRig) outputs {
+		underSeeds(t, dtype, func(r *deviceRig) outputs {
 			seg, s := segments(300, 5, 80), deviceHeads[0]
 			const ch, D, hv = 72, 24, 5
 			T := seg.Tokens()

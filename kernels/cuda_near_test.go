@@ -71,8 +71,19 @@ func (r *deviceRig) rowsAlone(T int, ins [][]float32, inWidths, outWidths []int,
 	sameOutputs(r.TB, "after a NaN row", slice(got, outWidths, T/2+1, T), slice(whole, outWidths, T/2+1, T))
 }
 
-// twice wants the same bits from two runs, each on a device of its own.
-func twice(t *testing.T, dtype DType, op func(r *deviceRig) outputs) {
+// underSeeds wants the same bits from several runs, each on a device of its own; the simulator runs blocks, threads and
+// queued work in another order each time.
+func underSeeds(t *testing.T, dtype DType, op func(r *deviceRig) outputs) {
 	t.Helper()
-	sameOutputs(t, "second run", op(newDeviceRig(t, dtype)), op(newDeviceRig(t, dtype)))
+	var first outputs
+	for _, seed := range []string{"1", "2", "77"} {
+		t.Run("seed"+seed, func(t *testing.T) {
+			t.Setenv("HARNESS_S_SIM_SEED", seed)
+			out := op(newDeviceRig(t, dtype))
+			if first == nil {
+				first = out
+			}
+			sameOutputs(t, "another order", out, first)
+		})
+	}
 }

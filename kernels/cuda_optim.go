@@ -68,7 +68,7 @@ func (b *cudaBackend) reduce(op string, first, second kernel[reduceArgs], g Buff
 		return 0
 	}
 	per, _ := split(n, most)
-	per = roundUp(max(per, least), 4*threads)
+	per = roundUp(max(per, least), vec*threads)
 	runs := blocks(n, per)
 	part := b.scratch(2 * (runs + 1)) // 8 bytes a run, then the total
 	total := part.Slice(2*runs, 2)

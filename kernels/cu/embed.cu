@@ -77,31 +77,26 @@ HD int count_before(int n, int *red, int &total) {
     return before + sum - n;
 }
 
-// add_rows: dw += dy[t] for the n tokens t of list, in order; a thread has 8 columns at a time.
-template <class T> HD void add_rows(float *dw, const T *dy, const i32 *list, int n, i64 H) {
-    for (i64 c = threadIdx.x * 8; c < H; c += blockDim.x * 8) {
-        float sum[8];
-        ld8(sum, dw + c);
-        int k = 0;
-        for (; k + 4 <= n; k += 4) { // four rows under way at a time
-            float v[4][8];
-#pragma unroll
-            for (int j = 0; j < 4; j++) ld8(v[j], dy + list[k + j] * H + c);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                for (int i = 0; i < 8; i++) sum[i] += v[j][i];
-        }
-        for (; k < n; k++) {
+// add_rows: dw += dy[t] for the n tokens t of list, in order, in the 8 columns from c on.
+template <class T> HD void add_rows(float *dw, const T *dy, const i32 *list, int n, i64 H, i64 c) {
+    constexpr int AHEAD = 8; // rows under way at a time: one block may have thousands, and nobody to share them with
+    float sum[8];
+    ld8(sum, dw + c);
+    for (int k = 0; k < n; k += AHEAD) {
+        Raw<T> raw[AHEAD];
+        for (int j = 0; j < AHEAD; j++) raw[j] = load(dy + (k + j < n ? list[k + j] * H + c : 0), k + j < n);
+        for (int j = 0; j < AHEAD; j++) {
+            if (k + j >= n) break;
             float v[8];
-            ld8(v, dy + list[k] * H + c);
+            unpack(v, raw[j]);
             for (int i = 0; i < 8; i++) sum[i] += v[i];
         }
-        st8(dw + c, sum);
     }
+    st8(dw + c, sum);
 }
 
-// Grid: a token each. The block of an id's first token finds the others and adds all their rows in token order, so that a
-// row of dw has one writer and one order, whatever the number of threads; the blocks of later tokens have nothing to do.
+// Grid: tokens, groups of 8·blockDim columns. The blocks of an id's first token find the others and add all their rows in
+// token order, so that a row of dw has one writer and one order; the blocks of later tokens have nothing to do.
 template <class T> HD void embed_backward(const EmbedBackwardArgs &a) {
     SHARED_ARRAY(i32, list, ID_TILE);
     SHARED_ARRAY(int, red, ID_TILE / 4 / 32);
@@ -109,7 +104,7 @@ template <class T> HD void embed_backward(const EmbedBackwardArgs &a) {
     i64 t = blockIdx.x;
     i32 id = ids[t];
     if (id < 0 || id >= a.V) return;
-    float *dw = a.dw + id * a.H;
+    i64 c = 8 * (blockIdx.y * blockDim.x + threadIdx.x);
     int total, bits = 0;
     for (i64 i = threadIdx.x; 4 * i < t && !bits; i += blockDim.x) bits = id_match(ids, i, 0, t, id);
     count_before(bits, red, total);
@@ -123,7 +118,7 @@ template <class T> HD void embed_backward(const EmbedBackwardArgs &a) {
         for (int j = 0; j < 4; j++)
             if (bits >> j & 1) list[at++] = (i32)(u + 4 * threadIdx.x + j);
         __syncthreads();
-        add_rows(dw, (const T *)a.dy, list, total, a.H);
+        if (c < a.H) add_rows(a.dw + id * a.H, (const T *)a.dy, list, total, a.H, c);
     }
 }
 KERNELS(embed_backward, EmbedBackwardArgs, ID_TILE / 4)

@@ -89,9 +89,10 @@ template <class T> HD RowIn<T> row_in(const RMSNormBackwardArgs &a, i64 t, i64 e
     return in;
 }
 
-// With xh = x·r and q = dy·(1+w): dx += r·(q - xh·mean(q·xh)). Block b has rows b·rows and on, in order; the next row is
-// on its way while one is worked on.
+// With xh = x·r and q = dy·(1+w): dx += r·(q - xh·mean(q·xh)). Block b has rows b·rows and on, in order; in bf16 the next
+// row is on its way while one is worked on (two rows of fp32 would not fit into registers).
 template <class T> HD void rmsnorm_backward(const RMSNormBackwardArgs &a) {
+    constexpr bool AHEAD = sizeof(T) == sizeof(bf16);
     SHARED_ARRAY(float, red, MAX_ROW / 32);
     float dw[CHUNKS][8];
     for (int j = 0; j < CHUNKS; j++) zero8(dw[j]);
@@ -100,7 +101,7 @@ template <class T> HD void rmsnorm_backward(const RMSNormBackwardArgs &a) {
     for (; t < end; t++) {
         RowIn<T> in = next;
         float r = a.rstd[t], xh[CHUNKS][8], q[CHUNKS][8], sum = 0;
-        next = row_in<T>(a, t + 1, end);
+        if (AHEAD) next = row_in<T>(a, t + 1, end);
         for (int j = 0; j < CHUNKS; j++) {
             float w[8];
             unpack(w, load(a.w + column(j), column(j) < a.H));
@@ -120,6 +121,7 @@ template <class T> HD void rmsnorm_backward(const RMSNormBackwardArgs &a) {
             for (int i = 0; i < 8; i++) dx[i] = fmaf(r, fmaf(-xh[j][i], mean, q[j][i]), dx[i]);
             if (column(j) < a.H) st8((T *)a.dx + t * a.H + column(j), dx);
         }
+        if (!AHEAD) next = row_in<T>(a, t + 1, end);
     }
     for (int j = 0; j < CHUNKS; j++)
         if (column(j) < a.H) st8(a.part + (i64)blockIdx.x * a.H + column(j), dw[j]);

@@ -67,19 +67,23 @@ template <class S> HD S block_total(S v, S *sums) {
 HD void count_in(double &sum, float x) { sum += (double)x * (double)x; }
 HD void count_in(i64 &count, float x) { count += (float_to_bits(x) & 0x7f800000u) == 0x7f800000u; }
 
-// Block b has values b·per and on (per is a multiple of 4).
+// Block b has values b·per and on (per is a multiple of 8). Zeros stand in for chunks beyond the end: they add nothing.
 template <class S> HD void reduce_block(const ReduceArgs &a, S *sums) {
+    constexpr int AHEAD = 2;
     const float *x = (const float *)a.x;
-    i64 end = min((blockIdx.x + 1) * a.per, a.n);
+    i64 end = min((blockIdx.x + 1) * a.per, a.n), whole = end & ~7LL;
     S total = 0;
-#pragma unroll 4
-    for (i64 i = blockIdx.x * a.per + 4 * threadIdx.x; i < end; i += 4 * REDUCE) {
-        if (i + 4 <= end) {
-            Vec16 v = ld16(x + i);
-            for (int k = 0; k < 4; k++) count_in(total, bits_to_float(v.w[k]));
-        } else
-            for (; i < end; i++) count_in(total, x[i]);
+    for (i64 i = blockIdx.x * a.per + 8 * threadIdx.x; i < whole; i += 8 * REDUCE * AHEAD) {
+        Raw<float> raw[AHEAD];
+        for (int j = 0; j < AHEAD; j++) raw[j] = load(x + i + j * 8 * REDUCE, i + j * 8 * REDUCE < whole);
+        for (int j = 0; j < AHEAD; j++) {
+            float v[8];
+            unpack(v, raw[j]);
+            for (int k = 0; k < 8; k++) count_in(total, v[k]);
+        }
     }
+    if (threadIdx.x == 0)
+        for (i64 i = whole; i < end; i++) count_in(total, x[i]);
     total = block_total(total, sums);
     if (threadIdx.x == 0) ((S *)a.part)[blockIdx.x] = total;
 }
