@@ -126,14 +126,14 @@ func (d *Device) take() error {
 	return err
 }
 
-// check makes a failed call of the driver the sticky error. Faults of earlier kernels show at any call: the error lists
+// check makes a failed call of the driver the sticky error. Faults of earlier work show at any call: the error then lists
 // what was queued.
 func (d *Device) check(code C.int, o op) bool {
 	if code == 0 {
 		return true
 	}
 	err := d.rt.fail(code, d.info.Index, o.String())
-	if e := (*Error)(nil); errors.As(err, &e) {
+	if e := (*Error)(nil); errors.As(err, &e) && e.earlier() {
 		for _, s := range d.streams {
 			e.Queued = append(e.Queued, s.queued.list()...)
 		}

@@ -20,12 +20,12 @@ var (
 
 // Error is a call into the driver that failed.
 type Error struct {
-	Op     string // what was asked, with its shape: "launch rmsnorm_bf16 (grid 4x1x1, ...)"
-	Device int    // -1 when no device is concerned
-	Code   int    // CUresult
-	Name   string // CUDA_ERROR_ILLEGAL_ADDRESS
-	Text   string // the driver's explanation; on a simulator also what it saw
-	Queued []string
+	Op     string   // what was asked, with its shape: "launch rmsnorm_bf16 (grid 4x1x1, ...)"
+	Device int      // -1 when no device is concerned
+	Code   int      // CUresult
+	Name   string   // CUDA_ERROR_ILLEGAL_ADDRESS
+	Text   string   // the driver's explanation; on a simulator also what it saw
+	Queued []string // what may be at fault when it is work queued before: newest first
 }
 
 func (e *Error) Error() string {
@@ -50,6 +50,12 @@ func (e *Error) Unwrap() error {
 		return ErrOutOfMemory
 	}
 	return nil
+}
+
+// earlier says whether the fault may be that of work queued before the call: those of kernels (illegal address, assert,
+// launch failure, timeout, ...) are 700 to 719, those of the hardware (memory, NVLink, contained) are single numbers.
+func (e *Error) earlier() bool {
+	return e.Code >= 700 && e.Code < 720 || e.Code == 214 || e.Code == 220 || e.Code == 226
 }
 
 // fail makes a driver's code into an error; nil for 0.
