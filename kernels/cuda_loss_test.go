@@ -157,13 +157,8 @@ func TestDevicePolicyOnPolicy(t *testing.T) {
 	r := newPolicyRig(t, F32, headCase{T: 41, V: 64, H: 8, invTemp: 1, scale: 0.5})
 	r.tokens.Old = Buffer{}
 	adv, weight := r.get(r.tokens.Advantage), r.get(r.tokens.Weight)
-	for kind := range PolicyCapped + 1 {
-		in := r.tokens
-		if kind == PolicySequence {
-			in.Rows = []PolicyRow{{0, 41, 0}}
-			continue // its tokens share an advantage; see trainer/loss
-		}
-		r.PolicyLoss(r.result, r.out.logp, in, PolicyParams{Kind: kind, EtaMinus: 0.2, EtaPlus: 0.2}, r.c.T)
+	for _, kind := range []PolicyKind{PolicyClipped, PolicyCapped} {
+		r.PolicyLoss(r.result, r.out.logp, r.tokens, PolicyParams{Kind: kind, EtaMinus: 0.2, EtaPlus: 0.2}, r.c.T)
 		got := r.policyOutputs()
 		for i := range r.mask {
 			m := float32(r.mask[i])

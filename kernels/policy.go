@@ -48,7 +48,7 @@ type PolicyLoss interface {
 	PolicyLoss(r PolicyResult, logp Buffer, in PolicyTokens, p PolicyParams, T int)
 	// HeadLoss is HeadForward, PolicyLoss and HeadBackward of r.Coef in one pass: the logits are computed once, 6 instead of
 	// 8 floating-point operations for each token, hidden element and vocabulary entry. dh = ..., dw += .... Rows whose
-	// coefficient is 0 contribute exactly nothing, and cost a forward. Not for PolicySequence, where a token's
-	// coefficient needs all others' logits; in.Mask must be 0 where a target is below 0.
+	// coefficient is 0 contribute exactly nothing, and cost a forward; those with a target below 0 are taken as masked and
+	// cost nothing. Not for PolicySequence, where a token's coefficient needs the log-probs of all others.
 	HeadLoss(dh, dw, logp, entropy, lse Buffer, r PolicyResult, h Buffer, w Weight, targets Buffer, in PolicyTokens, p PolicyParams, T int, invTemp float32)
 }

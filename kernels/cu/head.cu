@@ -90,10 +90,11 @@ template <class T> HD void head_stats(const HeadStatsArgs &a) {
     float sum = block_sum(r.sum, red), dot = block_sum(r.dot, red);
     if (threadIdx.x) return;
     bool ok = sum > 0 && sum < inf_(); // not so where a logit is NaN or +inf, or all are -inf
-    float log_sum = log_(sum), logp = (own - r.max) * a.inv_temp - log_sum, entropy = log_sum - dot / sum / unit<T>();
-    float nan = bits_to_float(0x7fc00000u);
-    a.logp[t] = ok ? (logp > 0 ? 0 : logp) : nan;
-    a.entropy[t] = ok ? (entropy < 0 ? 0 : entropy) : nan;
+    // The maximum's own power is exactly 1 and the others are not negative, so that sum >= 1 however it rounds: a log-prob
+    // is never above 0 and an entropy never below.
+    float log_sum = log_(sum), nan = bits_to_float(0x7fc00000u);
+    a.logp[t] = ok ? (own - r.max) * a.inv_temp - log_sum : nan;
+    a.entropy[t] = ok ? log_sum - dot / sum / unit<T>() : nan;
     a.lse[t] = ok ? r.max * a.inv_temp + log_sum : nan;
 }
 KERNELS(head_stats, HeadStatsArgs, HEAD_THREADS)

@@ -257,6 +257,23 @@ func TestDeviceClipBounds(t *testing.T) {
 	}
 }
 
+// TestDeviceRatioOne: with equal log-probs every ratio is exactly 1, and the gradient REINFORCE's.
+func TestDeviceRatioOne(t *testing.T) {
+	d := newDevicePolicy(t)
+	for _, l := range builtins {
+		c := config(l.Name)
+		b := deviceBatch(rand.New(rand.NewPCG(5, 0xdeef)), c)
+		b.Old = b.Logp
+		got := d.eval(l, c, b)
+		compare(t, l.Name, c, b, l.Eval(c, b), got)
+		for i, m := range b.Mask {
+			if got.ratio[i] != float32(m) || got.clip[i] != 0 {
+				t.Fatalf("%s: token %d has ratio %v, clip %d", l.Name, i, got.ratio[i], got.clip[i])
+			}
+		}
+	}
+}
+
 // TestDeviceShowsNaN: a policy token whose log-prob is NaN must not pass for a good one.
 func TestDeviceShowsNaN(t *testing.T) {
 	d := newDevicePolicy(t)
