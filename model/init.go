@@ -14,17 +14,22 @@ import (
 // added to the last tap (so that a layer starts near the identity in time), A uniform in [1, 16], dt_bias such that
 // dt is log-uniform in [0.001, 0.1], zero-centred norms 0, gated norms 1.
 func New(cfg Config, be kernels.Backend, seed uint64, opt Options) (*Model, error) {
-	m, err := newModel(cfg, be, opt)
-	if err != nil {
-		return nil, fmt.Errorf("new model: %w", err)
-	}
 	rng := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
-	err = m.setValues(func(p *Param, values []float32) error {
+	return NewWith(cfg, be, opt, func(p *Param, values []float32) error {
 		initParam(p, values, cfg.K, rng)
 		return nil
 	})
+}
+
+// NewWith makes a model whose values fill gives, a parameter at a time in the order of Params; without fill they are zero.
+func NewWith(cfg Config, be kernels.Backend, opt Options, fill func(p *Param, values []float32) error) (*Model, error) {
+	m, err := newModel(cfg, be, opt)
+	if err == nil && fill != nil {
+		if err = m.setValues(fill); err != nil {
+			m.Close()
+		}
+	}
 	if err != nil {
-		m.Close()
 		return nil, fmt.Errorf("new model: %w", err)
 	}
 	return m, nil
