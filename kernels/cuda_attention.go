@@ -5,18 +5,23 @@ import (
 	"math"
 )
 
+// attentionRows is AttentionRows of cu/attention.cuh.
+type attentionRows struct {
+	cu, firstChunk, chunkRow uintptr
+}
+
 // attentionArgs is AttentionArgs of cu/attention.cu.
 type attentionArgs struct {
-	o, lse, q, k, v          uintptr
-	cu, firstChunk, chunkRow uintptr
-	hq, hk, d                int32
-	scale                    float32
+	o, lse, q, k, v uintptr
+	rows            attentionRows
+	hq, hk, d       int32
+	scale           float32
 }
 
 // attentionBackwardArgs is AttentionBackwardArgs of cu/attention_backward.cu.
 type attentionBackwardArgs struct {
 	dq, dk, dv, do, o, q, k, v, lse, delta uintptr
-	cu, firstChunk, chunkRow               uintptr
+	rows                                   attentionRows
 	n                                      int64
 	hq, hk, d                              int32
 	scale                                  float32
@@ -133,12 +138,16 @@ func (b *cudaBackend) attention(o, lse, q, k, v Buffer, s AttnShape, seg Segment
 	if !lse.IsNil() {
 		need("Attention", "lse", lse, T*s.Hq)
 	}
-	kern, rows := chooseAttention(attentionForward, forwardShared, b.dtype, s.D, limit), b.segments(seg)
-	kern.launchTiles(b, rows.chunks, s.Hq, forwardShared(kern), attentionArgs{
-		o: o.ptr, lse: lse.ptr, q: q.ptr, k: k.ptr, v: v.ptr,
-		cu: rows.cu.ptr, firstChunk: rows.firstChunk.ptr, chunkRow: rows.chunkRow.ptr,
+	rows := b.segments(seg)
+	b.launchAttention(attentionArgs{
+		o: o.ptr, lse: lse.ptr, q: q.ptr, k: k.ptr, v: v.ptr, rows: rows.attention(),
 		hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s),
-	})
+	}, rows.chunks, limit)
+}
+
+func (b *cudaBackend) launchAttention(a attentionArgs, chunks, limit int) {
+	k := chooseAttention(attentionForward, forwardShared, b.dtype, int(a.d), limit)
+	k.launchTiles(b, chunks, int(a.hq), forwardShared(k), a)
 }
 
 func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, s AttnShape, seg Segments, limit int) {
@@ -149,15 +158,24 @@ func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, 
 	rows, delta := b.segments(seg), b.scratch(T*s.Hq)
 	args := attentionBackwardArgs{
 		dq: dq.ptr, dk: dk.ptr, dv: dv.ptr, do: do.ptr, o: o.ptr, q: q.ptr, k: k.ptr, v: v.ptr, lse: lse.ptr, delta: delta.ptr,
-		cu: rows.cu.ptr, firstChunk: rows.firstChunk.ptr, chunkRow: rows.chunkRow.ptr,
-		n: int64(T) * int64(s.Hq), hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s),
+		rows: rows.attention(), n: int64(T) * int64(s.Hq),
+		hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s),
 	}
 	const deltaThreads = 256 // a warp an element
 	kAttentionDelta.launch(b, grid(blocks(T*s.Hq, deltaThreads/32), 1, 1), deltaThreads, 0, args)
-	kq := chooseAttention(attentionDq, dqShared, b.dtype, s.D, limit)
-	kq.launchTiles(b, rows.chunks, s.Hq, dqShared(kq), args)
-	kkv := chooseAttention(attentionDkv, dkvShared, b.dtype, s.D, limit)
-	kkv.launchTiles(b, rows.chunks, s.Hk, dkvShared(kkv), args)
+	b.launchAttentionGradients(args, rows.chunks, limit)
+}
+
+// launchAttentionGradients is the backward pass after delta.
+func (b *cudaBackend) launchAttentionGradients(a attentionBackwardArgs, chunks, limit int) {
+	kq := chooseAttention(attentionDq, dqShared, b.dtype, int(a.d), limit)
+	kq.launchTiles(b, chunks, int(a.hq), dqShared(kq), a)
+	kkv := chooseAttention(attentionDkv, dkvShared, b.dtype, int(a.d), limit)
+	kkv.launchTiles(b, chunks, int(a.hk), dkvShared(kkv), a)
+}
+
+func (d deviceSegments) attention() attentionRows {
+	return attentionRows{d.cu.ptr, d.firstChunk.ptr, d.chunkRow.ptr}
 }
 
 func attentionScale(s AttnShape) float32 { return float32(1 / math.Sqrt(float64(s.D))) }
