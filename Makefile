@@ -8,6 +8,8 @@
 #   make policy       makes the embedded policy again (recipes/policies)
 #   make bench        kernels, training step, decoding, serving
 #   make modules      compiles the device kernels that changed (kernels/cu -> kernels/modules)
+#   make gpu-check    everything that only a GPU can show, at most 12 minutes; GPU_CHECK_BACKEND=sim rehearses it
+#                     (make gpu-check-bundle, then bin/gpu-check/run where Go is missing)
 
 SHELL  := /bin/bash
 CONFIG ?= recipes/quickstart.yaml
@@ -15,6 +17,8 @@ RUN    ?=
 RESUME ?=
 SET    ?=
 GO     ?= go
+GPU_CHECK_BACKEND ?= cuda
+GPU_CHECK_OUT     ?=
 BIN    := bin/harness-s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -22,7 +26,7 @@ export CGO_ENABLED := 1
 # go-nvml binds functions that NVIDIA marks deprecated: hundreds of warnings that say nothing about this code
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
-.PHONY: build train test test-long lint policy bench modules tools clean
+.PHONY: build train test test-long lint policy bench modules gpu-check gpu-check-bundle tools clean
 
 tools:
 	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go $$(awk '/^go /{print $$2}' go.mod) or newer and put it on PATH" >&2; exit 1; }
@@ -62,6 +66,12 @@ bench: build
 # Needs python3 with pip once, for NVRTC's wheel; or HARNESS_S_NVRTC=path of libnvrtc.so.12 (12.9).
 modules: tools
 	$(GO) run ./internal/makemodules
+
+gpu-check-bundle: tools
+	@GO=$(GO) bash internal/gpucheck/bundle.sh
+
+gpu-check: gpu-check-bundle
+	GPU_CHECK_BACKEND=$(GPU_CHECK_BACKEND) bin/gpu-check/run $(GPU_CHECK_OUT)
 
 clean:
 	rm -rf bin runs .cache

@@ -27,6 +27,9 @@ CGO_CFLAGS="$cflags -fsanitize=thread" CGO_LDFLAGS="-fsanitize=thread" TSAN_OPTI
 step "crash soak: kill -9 at more moments, with every real part"
 HARNESS_S_LONG=1 go test -timeout 60m -count=1 ./trainer
 
+step "gpu-check, rehearsed on the simulator"
+HARNESS_S_LONG=1 go test -timeout 30m -count=1 ./internal/gpucheck
+
 step "fuzzing, $fuzz_s s a target"
 go list -f '{{.ImportPath}} {{.Dir}}' ./... | while read -r pkg dir; do
   { grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go 2>/dev/null || true; } | sed 's/^func //' | sort -u | while read -r target; do

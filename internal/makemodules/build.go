@@ -103,6 +103,9 @@ func (b *builder) assemble(f hsm.File, results map[job]result) error {
 		if r.Error != "" {
 			return errors.New(r.Error)
 		}
+		if r.Sources != f.Sources {
+			return fmt.Errorf("%s was changed while it was compiled: run make modules again", f.Name)
+		}
 		image := hsm.Image{Arch: arch, Data: r.Image}
 		rows, rest, err := describe(image, r.Log)
 		if err != nil {

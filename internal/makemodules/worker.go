@@ -19,10 +19,11 @@ import (
 type job struct{ File, Arch string }
 
 type result struct {
-	Job   job
-	Image []byte
-	Log   string
-	Error string
+	Job     job
+	Sources string // hsm.SourceHash of what was compiled
+	Image   []byte
+	Log     string
+	Error   string
 }
 
 // runJobs compiles jobs in up to n worker processes.
@@ -110,6 +111,7 @@ func compile(c *cuda.Compiler, sources string, j job) result {
 	r := result{Job: j}
 	text, headers, err := hsm.Sources(os.DirFS(sources), j.File)
 	if err == nil {
+		r.Sources = hsm.SourceHash(j.File, text, headers)
 		var image cuda.Image
 		image, r.Log, err = c.Compile(cuda.Source{Name: j.File, Text: text, Headers: headers}, append(hsm.Options(), "-arch="+j.Arch)...)
 		r.Image = image.Data
