@@ -53,13 +53,7 @@ func Library(sources fs.FS) (string, error) {
 }
 
 // Build is Library with options.
-func Build(sources fs.FS, o Options) (string, error) {
-	path, err := build(sources, own, o)
-	if err != nil {
-		return "", fmt.Errorf("simulator: %w", err)
-	}
-	return path, nil
-}
+func Build(sources fs.FS, o Options) (string, error) { return build(sources, own, o) }
 
 func build(sources, own fs.FS, o Options) (string, error) {
 	files, err := collect(sources, own)
