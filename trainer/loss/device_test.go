@@ -240,11 +240,11 @@ func TestDeviceMasked(t *testing.T) {
 }
 
 // TestDeviceClipBounds: on the bound itself (a ratio of exactly 1 and a clip of no width) the unclipped branch counts; just
-// beyond it only the branch that pulls back does.
+// beyond it only the branch that pulls back does. Far beyond, where the log ratio is held at 20, nothing does.
 func TestDeviceClipBounds(t *testing.T) {
 	d := newDevicePolicy(t)
 	for _, l := range builtins {
-		for _, step := range []float64{0, 1e-5, -1e-5, 0.3, -0.3} {
+		for _, step := range []float64{0, 1e-5, -1e-5, 0.3, -0.3, 25, -25} {
 			for _, advantage := range []float64{1, -1} {
 				c := config(l.Name)
 				c.EtaMinus, c.EtaPlus = 0, 0
