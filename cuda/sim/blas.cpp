@@ -109,7 +109,7 @@ SIM_API int cublasLtCreate(void **handle) {
     *handle = nullptr;
     if (c.code) return BLAS_NOT_INITIALIZED;
     BlasHandle *h = new BlasHandle{c.device};
-    world().handles[h] = {Kind::Blas, c.device};
+    world().handles[h] = {Kind::Blas, c.device, delete_as<BlasHandle>};
     *handle = h;
     return BLAS_SUCCESS;
 }

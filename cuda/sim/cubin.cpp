@@ -4,7 +4,9 @@
 // occur: 7 up to sm_90, 8 from sm_100 on.
 #include "cubin.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <elf.h>
 
@@ -19,51 +21,92 @@ const CubinKernel *Image::find(const std::string &name) const {
 static constexpr int EM_CUDA_MACHINE = 190;
 static constexpr uint32_t FATBIN_WRAPPER = 0x466243b1, FATBIN_HEADER = 0xba55ed50;
 
-// A record of .nv.info: format, attribute, then 2 bytes of value or a length and that many bytes.
-static void read_info(const unsigned char *p, size_t n, CubinKernel &k) {
-    enum { SIZED = 4, PARAM_BYTES = 0x19, MAX_THREADS = 0x05 };
+// Records calls see(attribute, bytes, n) for each record of a .nv.info section: a format, an attribute, then two bytes of
+// value, or a length and that many bytes.
+template <class F> static void records(const unsigned char *p, size_t n, F see) {
+    enum { SIZED = 4 };
     for (size_t at = 0; at + 4 <= n;) {
-        int format = p[at], attribute = p[at + 1];
-        uint16_t value;
-        memcpy(&value, p + at + 2, 2);
-        if (attribute == PARAM_BYTES && format != SIZED) k.param_bytes = value;
-        if (attribute == MAX_THREADS && format == SIZED && value == 12 && at + 16 <= n) {
-            uint32_t xyz[3];
-            memcpy(xyz, p + at + 4, 12);
-            k.max_threads = (int)(xyz[0] * xyz[1] * xyz[2]);
+        uint16_t length = 0;
+        if (p[at] == SIZED) memcpy(&length, p + at + 2, 2);
+        if (at + 4 + length > n) return;
+        if (p[at] == SIZED) see(p[at + 1], p + at + 4, (size_t)length);
+        else see(p[at + 1], p + at + 2, (size_t)2);
+        at += 4 + length;
+    }
+}
+
+template <class T> static T load(const unsigned char *p, int i = 0) {
+    T v;
+    memcpy(&v, p + i * sizeof(T), sizeof(T));
+    return v;
+}
+
+static void read_kernel_info(const unsigned char *p, size_t n, CubinKernel &k) {
+    enum { MAX_THREADS = 0x05, PARAM_BYTES = 0x19 };
+    records(p, n, [&](int attribute, const unsigned char *value, size_t bytes) {
+        if (attribute == PARAM_BYTES && bytes == 2) k.param_bytes = load<uint16_t>(value);
+        if (attribute == MAX_THREADS && bytes == 12) k.max_threads = (int)(load<uint32_t>(value) * load<uint32_t>(value, 1) * load<uint32_t>(value, 2));
+    });
+}
+
+// Elf is the sections of a cubin.
+struct Elf {
+    const unsigned char *p;
+    std::vector<Elf64_Shdr> sections;
+    const char *names;
+    const char *name(const Elf64_Shdr &s) const { return names + s.sh_name; }
+    const char *suffix(const Elf64_Shdr &s, const char *prefix) const {
+        size_t n = strlen(prefix);
+        return strncmp(name(s), prefix, n) ? nullptr : name(s) + n;
+    }
+    // symbol gives the name of a symbol by its number.
+    std::string symbol(uint32_t number) const {
+        for (const Elf64_Shdr &s : sections) {
+            if (s.sh_type != SHT_SYMTAB || number >= s.sh_size / sizeof(Elf64_Sym)) continue;
+            Elf64_Sym sym = load<Elf64_Sym>(p + s.sh_offset, number);
+            return (const char *)p + sections.at(s.sh_link).sh_offset + sym.st_name;
         }
-        at += 4 + (format == SIZED ? value : 0);
+        return "";
+    }
+};
+
+static void read_registers(const Elf &elf, const Elf64_Shdr &info, std::vector<CubinKernel> &kernels) {
+    enum { REGISTERS = 0x2f };
+    records(elf.p + info.sh_offset, info.sh_size, [&](int attribute, const unsigned char *value, size_t bytes) {
+        if (attribute != REGISTERS || bytes != 8) return;
+        std::string name = elf.symbol(load<uint32_t>(value));
+        for (CubinKernel &k : kernels)
+            if (k.name == name) k.registers = (int)load<uint32_t>(value, 1);
+    });
+}
+
+// From sm_90 on the sections count the 1 KiB that the system keeps of each block, which is not the kernel's.
+static void read_kernels(const Elf &elf, Image &image) {
+    int reserved = image.sm >= 90 ? 1024 : 0;
+    for (const Elf64_Shdr &s : elf.sections)
+        if (const char *name = elf.suffix(s, ".text.")) image.kernels.push_back({name, -1, 0, -1, -1});
+    for (const Elf64_Shdr &s : elf.sections) {
+        if (!strcmp(elf.name(s), ".nv.info")) read_registers(elf, s, image.kernels);
+        const char *shared = elf.suffix(s, ".nv.shared."), *info = elf.suffix(s, ".nv.info.");
+        for (CubinKernel &k : image.kernels) {
+            if (shared && k.name == shared) k.static_shared = std::max((int)s.sh_size - reserved, 0);
+            if (info && k.name == info) read_kernel_info(elf.p + s.sh_offset, s.sh_size, k);
+        }
     }
 }
 
 static Image read_elf(const unsigned char *p) {
     Image image;
-    Elf64_Ehdr h;
-    memcpy(&h, p, sizeof h);
+    Elf64_Ehdr h = load<Elf64_Ehdr>(p);
     if (h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_machine != EM_CUDA_MACHINE || h.e_shentsize != sizeof(Elf64_Shdr)) return image;
     image.kind = Image::ELF, image.known = true;
     bool newer = h.e_ident[EI_ABIVERSION] >= 8;
     image.sm = newer ? h.e_flags >> 8 & 0xff : h.e_flags & 0xff;
     image.specific = h.e_flags & (newer ? 0x8 : 0x800);
-    std::vector<Elf64_Shdr> sections(h.e_shnum);
-    memcpy(sections.data(), p + h.e_shoff, sections.size() * sizeof(Elf64_Shdr));
-    const char *names = (const char *)p + sections.at(h.e_shstrndx).sh_offset;
-    auto suffix = [&](const Elf64_Shdr &s, const char *prefix) -> const char * {
-        size_t n = strlen(prefix);
-        return strncmp(names + s.sh_name, prefix, n) ? nullptr : names + s.sh_name + n;
-    };
-    for (const Elf64_Shdr &s : sections)
-        if (const char *name = suffix(s, ".text.")) {
-            CubinKernel k;
-            k.name = name, k.registers = s.sh_info >> 24;
-            image.kernels.push_back(k);
-        }
-    for (const Elf64_Shdr &s : sections)
-        for (CubinKernel &k : image.kernels) {
-            const char *shared = suffix(s, ".nv.shared."), *info = suffix(s, ".nv.info.");
-            if (shared && k.name == shared) k.static_shared = (int)s.sh_size;
-            if (info && k.name == info) read_info(p + s.sh_offset, s.sh_size, k);
-        }
+    Elf elf{p, std::vector<Elf64_Shdr>(h.e_shnum), nullptr};
+    memcpy(elf.sections.data(), p + h.e_shoff, elf.sections.size() * sizeof(Elf64_Shdr));
+    elf.names = (const char *)p + elf.sections.at(h.e_shstrndx).sh_offset;
+    read_kernels(elf, image);
     return image;
 }
 

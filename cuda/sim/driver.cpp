@@ -227,12 +227,14 @@ SIM_API int cuDevicePrimaryCtxRetain(void **context, int device) {
 
 // forget_handles makes a device's handles invalid, and graphs that would run on it.
 static void forget_handles(Device *d) {
-    auto &handles = world().handles;
-    for (auto it = handles.begin(); it != handles.end();) {
-        bool gone = it->second.device == d;
-        if (it->second.kind == Kind::GraphExec)
-            for (Stream *lane : ((GraphExec *)it->first)->lanes) gone |= lane->device == d;
-        it = gone ? handles.erase(it) : std::next(it);
+    std::vector<std::pair<void *, Handle>> all(world().handles.begin(), world().handles.end());
+    for (auto &[p, handle] : all) {
+        bool gone = handle.device == d;
+        if (handle.kind == Kind::GraphExec)
+            for (Stream *lane : ((GraphExec *)p)->lanes) gone |= lane->device == d;
+        if (!gone) continue;
+        world().handles.erase(p);
+        if (handle.destroy) handle.destroy(p);
     }
     for (Stream *s : d->streams)
         if (s != &d->null_stream) delete s;

@@ -48,7 +48,7 @@ SIM_API int cuModuleLoadData(void **module, const void *image) {
         delete m;
         return code;
     }
-    world().handles[m] = {Kind::Module, c.device};
+    world().handles[m] = {Kind::Module, c.device, delete_as<Module>};
     *module = m;
     return SUCCESS;
 }
@@ -103,7 +103,7 @@ SIM_API int cuModuleGetFunction(void **function, void *module, const char *name)
     Function *f = new Function{m, k, own ? *own : CubinKernel{}, 0};
     f->max_dynamic = DEFAULT_SHARED - f->cubin.static_shared;
     m->functions.push_back(f);
-    world().handles[f] = {Kind::Function, c.device};
+    world().handles[f] = {Kind::Function, c.device, delete_as<Function>};
     *function = f;
     return SUCCESS;
 }
@@ -186,6 +186,10 @@ static int copy_args(const Function *f, void **params, void **extra, std::vector
     return SUCCESS;
 }
 
+static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+// Registers are given out by eights; 0 where the image does not say.
+static int registers(const Function *f) { return (int)round_up(std::max(f->cubin.registers, 0), 8); }
+
 static int check_shape(const Function *f, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned dynamic) {
     const char *name = f->kernel->name;
     uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
@@ -195,6 +199,8 @@ static int check_shape(const Function *f, const unsigned (&grid)[3], const unsig
     if (block[1] != 1 || block[2] != 1) return fail(NOT_SUPPORTED, "kernel %s: blocks have one dimension in the simulator", name);
     if (threads > (uint64_t)f->kernel->max_threads)
         return fail(INVALID_VALUE, "kernel %s: %llu threads a block, declared for at most %d", name, (unsigned long long)threads, f->kernel->max_threads);
+    if (registers(f) * (uint64_t)round_up(threads, 32) > 65536)
+        return fail(LAUNCH_OUT_OF_RESOURCES, "kernel %s: %d registers for each of %llu threads, a block has 65536", name, registers(f), (unsigned long long)threads);
     if (dynamic > (unsigned)std::max(f->max_dynamic, 0))
         return fail(INVALID_VALUE, "kernel %s: %u bytes of dynamic shared memory, allowed are %d (set the function's attribute)", name, dynamic, f->max_dynamic);
     if ((int)dynamic + static_shared(f) > machine().shared_optin)

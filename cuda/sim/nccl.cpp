@@ -6,12 +6,16 @@
 // Mistakes that hang or corrupt on devices are errors here: ranks that disagree about a collective make all their devices
 // fail. A rank that never comes is reported after HARNESS_S_SIM_TIMEOUT.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <thread>
+#include <unistd.h>
 
 #include "call.h"
 #include "collective.h"
+#include "remote.h"
 
 namespace sim {
 
@@ -33,11 +37,14 @@ struct Round {
 // Clique is the ranks of one communicator.
 struct Clique {
     std::string id;
-    int size = 0, joined = 0;
+    int size = 0;
     bool broken = false; // a rank left
     std::vector<struct Comm *> ranks; // null where not joined yet, or left
     std::vector<Device *> devices;
-    std::map<uint64_t, std::shared_ptr<Round>> rounds; // by number, those that some rank has not joined
+    std::map<uint64_t, std::shared_ptr<Round>> rounds; // by number, those that some rank here has not joined, or that are not done
+    std::shared_ptr<Remote> remote;                    // while joining, and where some ranks are in other processes
+    bool settled = false;                              // all have joined and remote says whether any is elsewhere
+    uint64_t done = 0;                                 // collectives done, where remote is set
 };
 
 struct Comm {
@@ -108,36 +115,86 @@ SIM_API int ncclGetUniqueId(UniqueId *id) {
     return NCCL_SUCCESS;
 }
 
+static void leave(Comm *c) {
+    Clique &q = *c->clique;
+    world().handles.erase(c);
+    q.ranks[c->rank] = nullptr, q.broken = true;
+    if (q.remote) q.remote->leave(c->rank);
+    for (auto &round : q.rounds) round.second->meeting->broken = true;
+    if (std::all_of(q.ranks.begin(), q.ranks.end(), [](const Comm *o) { return !o; })) {
+        for (auto &round : q.rounds) round.second->meeting->body = nullptr; // which holds the round
+        q.rounds.clear();
+    }
+    delete c;
+}
+
+static int make_clique(std::shared_ptr<Clique> &q, int size, const std::string &id) {
+    std::string why;
+    auto made = std::make_shared<Clique>();
+    made->id = id, made->size = size, made->ranks.resize(size), made->devices.resize(size);
+    made->remote = Remote::open(id, size, &why);
+    if (!made->remote) return fail(NCCL_SYSTEM_ERROR, "%s", why.c_str());
+    q = made;
+    return NCCL_SUCCESS;
+}
+
 static int join(Comm *c, int size, const std::string &id, int rank) {
     std::shared_ptr<Clique> &q = forming()[id];
-    if (!q) q = std::make_shared<Clique>(), q->id = id, q->size = size, q->ranks.resize(size), q->devices.resize(size);
+    if (!q)
+        if (int code = make_clique(q, size, id)) return forming().erase(id), code;
     if (q->size != size) return fail(NCCL_INVALID_ARGUMENT, "rank %d says %d ranks, another one %d", rank, size, q->size);
-    if (q->ranks[rank]) return fail(NCCL_INVALID_ARGUMENT, "rank %d joined twice", rank);
     for (Comm *o : q->ranks)
-        if (o && o->device == c->device) return fail(NCCL_INVALID_USAGE, "ranks %d and %d are both on device %d", o->rank, rank, c->device->index);
+        if (o && o->rank != rank && o->device == c->device)
+            return fail(NCCL_INVALID_USAGE, "ranks %d and %d are both on device %d", o->rank, rank, c->device->index);
+    if (!q->remote || !q->remote->join(rank)) return fail(NCCL_INVALID_ARGUMENT, "rank %d joined twice", rank);
     c->clique = q, c->rank = rank;
-    q->ranks[rank] = c, q->devices[rank] = c->device, q->joined++;
-    world().handles[c] = {Kind::Comm, c->device};
+    q->ranks[rank] = c, q->devices[rank] = c->device;
+    world().handles[c] = {Kind::Comm, c->device, [](void *p) { leave((Comm *)p); }};
     world().changed.notify_all();
-    if (q->joined == size) forming().erase(id); // an id serves once
     return NCCL_SUCCESS;
+}
+
+// help takes part in the collectives that other processes wait for, as a device would, while no thread here waits.
+static void help(std::shared_ptr<Clique> q) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    Lock lock(world().mu);
+    auto here = [&] { return std::any_of(q->ranks.begin(), q->ranks.end(), [](const Comm *c) { return c; }); };
+    while (here()) {
+        auto round = q->rounds.find(q->done);
+        if (round != q->rounds.end() && q->remote->wanted(q->done)) {
+            std::vector<Ref> ops;
+            for (const Ref &op : round->second->meeting->ranks)
+                if (op) ops.push_back(op);
+            poke(lock, ops);
+        }
+        lock.unlock();
+        usleep(300);
+        lock.lock();
+    }
+    world().polling--;
+}
+
+// settle is called once all have joined: the file is needed only where a rank is elsewhere.
+static void settle(const std::shared_ptr<Clique> &q) {
+    if (q->settled) return;
+    q->settled = true;
+    forming().erase(q->id); // an id serves once
+    q->remote->unlink();
+    if (q->remote->all_here()) {
+        q->remote.reset();
+        return;
+    }
+    world().polling++;
+    std::thread(help, q).detach();
 }
 
 static std::string missing(const Clique &q) {
     std::string text;
     for (int r = 0; r < q.size; r++)
-        if (!q.ranks[r]) text += (text.empty() ? "" : ", ") + std::to_string(r);
+        if (!q.remote->has(r)) text += (text.empty() ? "" : ", ") + std::to_string(r);
     return text;
-}
-
-static void leave(Comm *c) {
-    Clique &q = *c->clique;
-    world().handles.erase(c);
-    q.ranks[c->rank] = nullptr, q.broken = true;
-    for (auto &round : q.rounds) round.second->meeting->broken = true;
-    if (std::all_of(q.ranks.begin(), q.ranks.end(), [](const Comm *o) { return !o; }))
-        for (auto &round : q.rounds) round.second->meeting->body = nullptr; // which holds the round
-    delete c;
 }
 
 static int await_all(void **comm) {
@@ -146,10 +203,11 @@ static int await_all(void **comm) {
     if (!c) return fail(NCCL_INVALID_ARGUMENT, "the communicator was overwritten before its group ended");
     std::shared_ptr<Clique> q = c->clique;
     double deadline = now() + world().timeout_s;
-    while (q->joined < q->size && now() < deadline) wait_change(lock, deadline - now());
-    if (q->joined == q->size) return NCCL_SUCCESS;
+    while (!q->settled && q->remote->joined() < q->size && now() < deadline) world().changed.wait_for(lock, std::chrono::milliseconds(1));
+    if (q->settled || q->remote->joined() == q->size) return settle(q), NCCL_SUCCESS;
     int code = fail(NCCL_SYSTEM_ERROR, "rank %d of %d waited %g s; missing are %s", c->rank, q->size, world().timeout_s, missing(*q).c_str());
     if (forming().count(q->id) && forming()[q->id] == q) forming().erase(q->id);
+    q->remote->unlink();
     leave(c);
     *comm = nullptr;
     return code;
@@ -209,7 +267,9 @@ SIM_API int ncclCommGetAsyncError(void *comm, int *code) {
     Lock lock(world().mu);
     Comm *c = lookup<Comm>(comm, Kind::Comm);
     if (!c) return fail(NCCL_INVALID_ARGUMENT, "%p is not a communicator", comm);
-    *code = c->device->error ? NCCL_CUDA_ERROR : NCCL_SUCCESS;
+    bool gone = false;
+    if (c->clique->remote) c->clique->remote->waits_for(c->clique->done, &gone);
+    *code = c->device->error ? NCCL_CUDA_ERROR : gone ? NCCL_REMOTE_ERROR : NCCL_SUCCESS;
     for (const Comm *o : c->clique->ranks)
         if (!*code && o && o->device->error) *code = NCCL_REMOTE_ERROR;
     return NCCL_SUCCESS;
@@ -218,30 +278,53 @@ SIM_API int ncclCommGetAsyncError(void *comm, int *code) {
 // ---------------------------------------------------------------- collectives
 
 static std::string reachable(const Round &round) {
-    for (size_t r = 0; r < round.parts.size(); r++) {
-        std::string bad = holds(round.devices[r], round.parts[r].send, send_bytes(round.what, (int)round.parts.size(), (int)r));
-        if (bad.empty()) bad = holds(round.devices[r], round.parts[r].recv, recv_bytes(round.what, (int)round.parts.size()));
+    int size = (int)round.parts.size();
+    for (int r = 0; r < size; r++) {
+        if (!round.devices[r]) continue;
+        std::string bad = holds(round.devices[r], round.parts[r].send, send_bytes(round.what, size, r));
+        if (bad.empty()) bad = holds(round.devices[r], round.parts[r].recv, recv_bytes(round.what, size));
         if (!bad.empty()) return "rank " + std::to_string(r) + ": " + bad;
     }
     return "";
 }
 
-static std::shared_ptr<Round> make_round(const Clique &q, const Collective &what) {
+static Outcome run_round(Round &round, Clique &q, uint64_t number) {
+    std::string bad;
+    double timeout_s;
+    {
+        Lock lock(world().mu);
+        bad = reachable(round);
+        timeout_s = world().timeout_s;
+    }
+    if (!bad.empty()) return {ILLEGAL_ADDRESS, bad};
+    if (!q.remote) return perform(round.what, round.parts), Outcome{};
+    bad = q.remote->perform(round.what, round.parts, timeout_s);
+    Lock lock(world().mu);
+    q.rounds.erase(number), q.done = number + 1;
+    return bad.empty() ? Outcome{} : Outcome{LAUNCH_FAILED, bad};
+}
+
+// other_processes announces the round, whose ranks here can all run, and says which ranks elsewhere are not ready.
+// Collectives of several processes run in the order of their numbers.
+static std::string other_processes(const Clique &q, Round &round, uint64_t number) {
+    if (q.done != number) return "collective " + std::to_string(q.done) + " comes first";
+    for (int r = 0; r < q.size; r++)
+        if (round.devices[r]) q.remote->publish(r, number, round.what);
+    bool gone = false;
+    std::string waits = q.remote->waits_for(number, &gone);
+    if (gone) round.meeting->broken = true;
+    return waits;
+}
+
+static std::shared_ptr<Round> make_round(const std::shared_ptr<Clique> &q, uint64_t number, const Collective &what) {
     auto round = std::make_shared<Round>();
-    round->what = what, round->parts.resize(q.size), round->devices = q.devices;
-    round->meeting = std::make_shared<Meeting>();
-    round->meeting->what = what.text(), round->meeting->ranks.resize(q.size);
-    round->meeting->devices = q.devices, round->meeting->broken = q.broken;
-    round->meeting->body = [round]() -> Outcome { // a circle, opened when the meeting runs
-        std::string bad;
-        {
-            Lock lock(world().mu);
-            bad = reachable(*round);
-        }
-        if (!bad.empty()) return {ILLEGAL_ADDRESS, bad};
-        perform(round->what, round->parts);
-        return {};
-    };
+    round->what = what, round->parts.resize(q->size), round->devices = q->devices;
+    auto m = round->meeting = std::make_shared<Meeting>();
+    m->what = what.text(), m->ranks.resize(q->size);
+    m->devices = q->devices, m->broken = q->broken;
+    m->body = [=] { return run_round(*round, *q, number); }; // a circle, opened when the meeting runs
+    Round *r = round.get();
+    if (q->remote) m->waits_for = [=] { return other_processes(*q, *r, number); };
     return round;
 }
 
@@ -249,7 +332,7 @@ static std::shared_ptr<Round> make_round(const Clique &q, const Collective &what
 static int arm(Comm *c, const Collective &what, const Part &part, const Ref &op) {
     Clique &q = *c->clique;
     std::shared_ptr<Round> &round = q.rounds[c->next];
-    if (!round) round = make_round(q, what);
+    if (!round) round = make_round(c->clique, c->next, what);
     if (!(round->what == what)) {
         std::string text = "collective " + std::to_string(c->next) + ": rank " + std::to_string(c->rank) + " calls " + what.text() + ", another one " + round->what.text();
         for (Comm *o : q.ranks)
@@ -262,8 +345,8 @@ static int arm(Comm *c, const Collective &what, const Part &part, const Ref &op)
     auto &queued = c->queued;
     queued.erase(std::remove_if(queued.begin(), queued.end(), [](const std::weak_ptr<Op> &w) { return w.expired(); }), queued.end());
     queued.push_back(op);
-    if (++round->joined == q.size) q.rounds.erase(c->next);
-    c->next++;
+    uint64_t number = c->next++;
+    if (++round->joined == q.size) q.rounds.erase(number); // where a rank is elsewhere the round stays until it is done
     return SUCCESS;
 }
 

@@ -83,9 +83,9 @@ static bool runnable(const Op &op) {
     if (!op.meeting) return true;
     const Meeting &m = *op.meeting;
     if (m.aborted) return false; // complete_aborted's
-    for (const Ref &r : m.ranks)
-        if (!r || !free_to_run(*r)) return false;
-    return !m.ready || m.ready();
+    for (size_t r = 0; r < m.ranks.size(); r++)
+        if (m.devices[r] && (!m.ranks[r] || !free_to_run(*m.ranks[r]))) return false;
+    return !m.waits_for || m.waits_for().empty();
 }
 
 static void finish(const Ref &op, bool failed) {
@@ -146,7 +146,9 @@ static Outcome call(const std::function<Outcome()> &body) {
 // run runs op, and with it the other ranks of its meeting, without the lock.
 static void run(Lock &lock, const Ref &op) {
     std::shared_ptr<Meeting> m = op->meeting;
-    std::vector<Ref> ops = m ? m->ranks : std::vector<Ref>{op};
+    std::vector<Ref> ops;
+    for (const Ref &r : m ? m->ranks : std::vector<Ref>{op})
+        if (r) ops.push_back(r);
     std::vector<Device *> devices;
     for (const Ref &o : ops) o->running = true, devices.push_back(o->stream->device), devices.back()->busy = true;
     std::function<Outcome()> body = std::move(m ? m->body : op->body);
@@ -207,7 +209,7 @@ struct Search {
         dead |= m.broken;
         for (size_t r = 0; r < m.ranks.size(); r++) {
             visit(m.ranks[r]);
-            dead |= m.devices[r]->error != 0;
+            dead |= m.devices[r] && m.devices[r]->error;
         }
     }
 };
@@ -250,10 +252,12 @@ static std::string explain() {
             for (size_t r = 0; r < head.meeting->ranks.size(); r++) {
                 const Ref &rank = head.meeting->ranks[r];
                 const Device *of = head.meeting->devices[r];
+                if (!of) continue;
                 if (of->error) text += ", rank " + std::to_string(r) + " is on device " + std::to_string(of->index) + ", which failed: " + of->error_text;
                 else if (!rank) text += ", rank " + std::to_string(r) + (head.meeting->broken ? " aborted or" : "") + " has not queued its part";
                 else if (!is_head(*rank)) text += ", rank " + std::to_string(r) + " is behind other work on " + describe(rank->stream);
             }
+            if (head.meeting->waits_for) text += ", " + head.meeting->waits_for();
         }
     return text.empty() ? "; nothing is queued" : text;
 }
@@ -274,9 +278,9 @@ static bool step(Lock &lock, const std::vector<Ref> &ops, bool *dead) {
     return true;
 }
 
-void poke(Lock &lock, const Ref &op) {
+void poke(Lock &lock, const std::vector<Ref> &ops) {
     bool dead;
-    step(lock, {op}, &dead);
+    step(lock, ops, &dead);
 }
 
 // Nobody signals what other processes do: look again soon.

@@ -61,12 +61,12 @@ struct Op {
 // Meeting ties together the operations of a collective's ranks: they run as one.
 struct Meeting {
     std::string what;
-    std::vector<Ref> ranks; // null where the rank has not queued its part
-    std::vector<Device *> devices;
+    std::vector<Ref> ranks;        // null where the rank has not queued its part
+    std::vector<Device *> devices; // null where the rank is in another process
     std::function<Outcome()> body;
-    std::function<bool()> ready; // more conditions (other processes), or null
-    bool broken = false;         // a rank aborted: the others wait in vain
-    bool aborted = false;        // completes without running
+    std::function<std::string()> waits_for; // null, or what ranks in other processes it waits for, "" for none
+    bool broken = false;                    // a rank aborted: the others wait in vain
+    bool aborted = false;                   // completes without running
 };
 
 struct Stream {
@@ -92,7 +92,8 @@ struct Event {
 enum class Kind { Stream, Event, Module, Function, Graph, GraphExec, Blas, Comm };
 struct Handle {
     Kind kind;
-    Device *device; // whose context made it
+    Device *device;          // whose context made it
+    void (*destroy)(void *); // called when that context goes, if set
 };
 
 // World is the whole simulated machine.
@@ -100,7 +101,7 @@ struct World {
     std::mutex mu;
     std::condition_variable changed;
     std::vector<Device *> devices;
-    std::unordered_map<const void *, Handle> handles; // what callers hold
+    std::unordered_map<void *, Handle> handles; // what callers hold
     uint64_t random = 0; // state of the generator
     double timeout_s = 120;
     double progress = 0; // when something last happened
@@ -144,14 +145,16 @@ int wait_for(Lock &lock, Device *device, const std::vector<Ref> &ops);
 void wait_change(Lock &lock, double seconds);
 // wait_device waits for everything queued on the device.
 int wait_device(Lock &lock, Device *device);
-// poke runs one operation that op waits for, if any can run.
-void poke(Lock &lock, const Ref &op);
+// poke runs one operation that ops wait for, if any can run.
+void poke(Lock &lock, const std::vector<Ref> &ops);
 // make_device_fail makes every later call on the device return code; its queued work is dropped.
 void make_device_fail(Device *d, int code, const std::string &text);
 // abort_op makes an operation of a meeting complete without effect; the other ranks wait on, as they do on devices.
 void abort_op(Lock &lock, const Ref &op);
 // drop_device forgets queued work, without an error.
 void drop_device(Device *d);
+
+template <class T> void delete_as(void *p) { delete static_cast<T *>(p); }
 
 template <class T> T *lookup(void *handle, Kind kind) {
     auto &handles = world().handles;

@@ -18,7 +18,7 @@ SIM_API int cuStreamCreate(void **stream, unsigned flags) {
     Stream *s = new Stream;
     s->device = c.device, s->id = world().next_id++, s->flags = flags;
     c.device->streams.push_back(s);
-    world().handles[s] = {Kind::Stream, c.device};
+    world().handles[s] = {Kind::Stream, c.device, nullptr};
     *stream = s;
     return SUCCESS;
 }
@@ -58,7 +58,7 @@ SIM_API int cuStreamSynchronize(void *stream) {
 }
 
 static int query(Call &c, const Ref &op) {
-    if (op && !op->done) poke(c.lock, op);
+    if (op && !op->done) poke(c.lock, {op});
     if (c.device->error) return fail(c.device->error, "%s", c.device->error_text.c_str());
     return !op || op->done ? SUCCESS : NOT_READY;
 }
@@ -93,7 +93,7 @@ SIM_API int cuEventCreate(void **event, unsigned flags) {
     if (flags & ~3u) return fail(INVALID_VALUE, "cuEventCreate: flags 0x%x (events between processes are not simulated)", flags);
     Event *e = new Event;
     e->device = c.device, e->flags = flags;
-    world().handles[e] = {Kind::Event, c.device};
+    world().handles[e] = {Kind::Event, c.device, delete_as<Event>};
     *event = e;
     return SUCCESS;
 }
@@ -169,7 +169,7 @@ SIM_API int cuStreamEndCapture(void *stream, void **graph) {
     Graph *g = nullptr;
     if (!s) return c.code;
     if (int code = end_capture(s, &g)) return code;
-    world().handles[g] = {Kind::Graph, c.device};
+    world().handles[g] = {Kind::Graph, c.device, delete_as<Graph>};
     *graph = g;
     return SUCCESS;
 }
@@ -201,7 +201,7 @@ SIM_API int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long 
     if (!g) return fail(INVALID_HANDLE, "%p is not a graph", graph);
     if (flags) return fail(NOT_SUPPORTED, "graph flags 0x%llx", flags);
     GraphExec *x = make_exec(*g);
-    world().handles[x] = {Kind::GraphExec, c.device};
+    world().handles[x] = {Kind::GraphExec, c.device, [](void *p) { destroy_exec((GraphExec *)p); }};
     *exec = x;
     return SUCCESS;
 }

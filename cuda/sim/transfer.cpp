@@ -104,7 +104,7 @@ static int transfer(Call &c, Stream *s, const char *what, uintptr_t dst, Side to
             if (bad.empty()) bad = reachable(d, from, src, n);
         }
         if (!bad.empty()) return {ILLEGAL_ADDRESS, bad};
-        memmove((void *)dst, (const void *)src, n);
+        if (n) memmove((void *)dst, (const void *)src, n);
         return {};
     };
     return enqueue(s, std::move(w), op);

@@ -1,5 +1,7 @@
-// Collectives over four devices from four threads.
+// Collectives over several devices from as many threads, of one process or two.
 #include "check.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { F32 = 7, BF16 = 9 };
 
@@ -8,21 +10,42 @@ struct Rank {
     int index, size;
     Gpu g;
     Handle comm;
-    Rank(int index, int size, UniqueId id) : index(index), size(size), g(index) { OK(ncclCommInitRank(&comm, size, id, index)); }
+    Rank(int index, int size, UniqueId id, int device) : index(index), size(size), g(device) { OK(ncclCommInitRank(&comm, size, id, index)); }
 };
 
-static void on_ranks(int size, void (*body)(Rank &)) {
-    setting("HARNESS_S_SIM_DEVICES", std::to_string(size));
+// run_ranks runs ranks [first, first+here) of `size` in this process.
+static void run_ranks(UniqueId id, int first, int here, int size, void (*body)(Rank &)) {
+    setting("HARNESS_S_SIM_DEVICES", std::to_string(here));
     OK(cuInit(0));
-    UniqueId id;
-    OK(ncclGetUniqueId(&id));
     std::vector<std::thread> threads;
-    for (int r = 0; r < size; r++)
+    for (int r = 0; r < here; r++)
         threads.emplace_back([=] {
-            Rank rank(r, size, id);
+            Rank rank(first + r, size, id, r);
             body(rank);
         });
     for (auto &t : threads) t.join();
+}
+
+static void on_ranks(int size, void (*body)(Rank &)) {
+    UniqueId id;
+    OK(ncclGetUniqueId(&id));
+    run_ranks(id, 0, size, size, body);
+}
+
+// on_two_processes runs `mine` ranks here and `theirs` in a child.
+static void on_two_processes(int mine, int theirs, void (*body)(Rank &), bool child_fails = false) {
+    UniqueId id;
+    OK(ncclGetUniqueId(&id));
+    pid_t child = fork();
+    if (child == 0) {
+        run_ranks(id, mine, theirs, mine + theirs, body);
+        _exit(failed() ? 1 : 0);
+    }
+    run_ranks(id, 0, mine, mine + theirs, body);
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && (WEXITSTATUS(status) != 0) == child_fails);
+    CHECK(access((std::string("/dev/shm/") + id.bytes).c_str(), F_OK) != 0); // nothing is left behind
 }
 
 static uint16_t bf16(float f) {
@@ -196,4 +219,78 @@ TEST(a_rank_that_never_joins) {
     CODE(4, ncclCommInitRank(&same, 1, noise, 0));
     CODE(2, ncclGroupEnd());
     CODE(5, ncclGroupEnd());
+}
+
+TEST(collectives_of_two_processes) { on_two_processes(2, 2, all_kinds); }
+TEST(collectives_in_place_of_two_processes) { on_two_processes(1, 3, in_place); }
+TEST(bf16_of_two_processes) { on_two_processes(2, 1, bf16_sums); }
+TEST(graphs_of_two_processes) { on_two_processes(1, 1, replayed); }
+TEST(streams_of_two_processes) { on_two_processes(2, 2, ordered); }
+
+// More than one piece of shared memory.
+static void long_sum(Rank &r) {
+    const int n = 700001;
+    uint64_t x = r.g.upload(std::vector<float>(n, (float)r.index + 1)), y = r.g.alloc(n * r.size);
+    OK(ncclAllGather(x, y, n, F32, r.comm, r.g.stream));
+    OK(ncclReduceScatter(y, x, n, F32, 0, r.comm, r.g.stream));
+    OK(cuStreamSynchronize(r.g.stream));
+    auto v = r.g.download(x, n);
+    for (int i = 0; i < n; i += 999) CHECK(v[i] == (float)r.size * (r.index + 1));
+    CHECK(v[n - 1] == (float)r.size * (r.index + 1));
+}
+TEST(long_buffers_of_two_processes) { on_two_processes(1, 2, long_sum); }
+
+// A device goes on while its host waits for something else: here for a word of the other host, which waits for the device.
+static int words[2];
+static void host_is_elsewhere(Rank &r) {
+    uint64_t x = r.g.upload({(float)r.index + 1});
+    OK(r.g.line(r.g.stream, x, x, 1, 2, 0));
+    OK(ncclAllReduce(x, x, 1, F32, 0, r.comm, r.g.stream));
+    char word = 'x';
+    if (r.index == 1) CHECK(read(words[0], &word, 1) == 1);
+    OK(cuStreamSynchronize(r.g.stream));
+    if (r.index == 0) CHECK(write(words[1], &word, 1) == 1);
+    CHECK(r.g.download(x, 1)[0] == 6);
+}
+TEST(a_host_that_is_elsewhere) {
+    NEED(pipe(words) == 0);
+    on_two_processes(1, 1, host_is_elsewhere);
+}
+
+static void processes_disagree(Rank &r) {
+    uint64_t x = r.g.upload(std::vector<float>(8));
+    OK(ncclAllReduce(x, x, r.index ? 4 : 8, F32, 0, r.comm, r.g.stream));
+    CODE(719, cuStreamSynchronize(r.g.stream));
+    CHECK(says("of 4 elements") && says("of 8 elements"));
+}
+TEST(processes_that_disagree) { on_two_processes(1, 1, processes_disagree); }
+
+static void one_leaves(Rank &r) {
+    uint64_t x = r.g.upload({1});
+    if (r.index == 1) {
+        OK(ncclCommAbort(r.comm));
+        return;
+    }
+    OK(ncclAllReduce(x, x, 1, F32, 0, r.comm, r.g.stream));
+    int code = 0;
+    while (!code) OK(ncclCommGetAsyncError(r.comm, &code));
+    CHECK(code == 6);
+    CODE(702, cuStreamSynchronize(r.g.stream));
+    CHECK(says("rank 1 in process") && says("left"));
+}
+TEST(a_process_that_leaves) {
+    setting("HARNESS_S_SIM_TIMEOUT", "0.3");
+    on_two_processes(1, 1, one_leaves);
+}
+
+static void one_ends(Rank &r) {
+    if (r.index == 1) _exit(3);
+    uint64_t x = r.g.upload({1});
+    OK(ncclAllReduce(x, x, 1, F32, 0, r.comm, r.g.stream));
+    CODE(702, cuStreamSynchronize(r.g.stream));
+    CHECK(says("rank 1 in process"));
+}
+TEST(a_process_that_ends) {
+    setting("HARNESS_S_SIM_TIMEOUT", "0.3");
+    on_two_processes(1, 1, one_ends, true);
 }
