@@ -52,15 +52,19 @@ func gdnKernelsOf(dk int) gdnKernels {
 		newKernel[gdnScanBackwardArgs]("gdn_scan_backward" + suffix), newKernel[gdnBackwardArgs]("gdn_backward" + suffix)}
 }
 
-// gdnStates are the states around each row and their gradients, [rows,Hv,Dk,Dv] fp32. The zero Buffer is a zero state,
-// or a result that nobody wants.
-type gdnStates struct{ first, last, dfirst, dlast Buffer }
+// gdnOptions are the states around each row and their gradients, [rows,Hv,Dk,Dv] fp32, where the zero Buffer is a zero
+// state or a result that nobody wants, and the shared memory that a block may have, 0 = the device's limit.
+type gdnOptions struct {
+	first, last, dfirst, dlast Buffer
+	shared                     int
+}
 
 // gdnPass is one call: sizes, the kernels for them, and the memory that the kernels share.
 type gdnPass struct {
 	*cudaBackend
 	GDNShape
 	gdnKernels
+	gdnOptions
 	seg     deviceSegments
 	T, rows int
 
@@ -69,13 +73,16 @@ type gdnPass struct {
 	dstate        Buffer // of the backward pass alone
 }
 
-func (b *cudaBackend) newGDNPass(op string, s GDNShape, seg Segments) *gdnPass {
+func (b *cudaBackend) newGDNPass(op string, s GDNShape, seg Segments, with gdnOptions) *gdnPass {
 	shape(op, s.Hk, s.Hv, s.Dk, s.Dv)
 	if s.Hv%s.Hk != 0 || s.Dk%16 != 0 || s.Dv%16 != 0 || s.Dk > 128 || s.Dv > 128 {
 		panic(fmt.Sprintf("kernels: %s: %d value heads of %d on %d key heads of %d: want a multiple of the key heads, dims of whole 16s up to 128",
 			op, s.Hv, s.Dv, s.Hk, s.Dk))
 	}
-	p := &gdnPass{cudaBackend: b, GDNShape: s, T: seg.Tokens(), rows: seg.Rows()}
+	p := &gdnPass{cudaBackend: b, GDNShape: s, T: seg.Tokens(), rows: seg.Rows(), gdnOptions: with}
+	if p.shared == 0 {
+		p.shared = b.dev.Info().SharedOptin
+	}
 	for _, p.gdnKernels = range gdnTable {
 		if s.Dk <= p.dk {
 			break
@@ -126,17 +133,17 @@ func (p *gdnPass) states(at *Buffer) piece {
 
 // GDNSaved: the prediction errors e, the inverses A and the states between the chunks.
 func (b *cudaBackend) GDNSaved(s GDNShape, seg Segments) int {
-	return pieceWords(b.newGDNPass("GDNSaved", s, seg).saved())
+	return pieceWords(b.newGDNPass("GDNSaved", s, seg, gdnOptions{}).saved())
 }
 
 // GDN runs the gated delta rule from zero state. A row's bits depend on the row alone.
 func (b *cudaBackend) GDN(o, saved, qkv, g, beta Buffer, s GDNShape, seg Segments) {
-	b.gdn(o, saved, qkv, g, beta, s, seg, gdnStates{})
+	b.gdn(o, saved, qkv, g, beta, s, seg, gdnOptions{})
 }
 
-func (b *cudaBackend) gdn(o, saved, qkv, g, beta Buffer, s GDNShape, seg Segments, around gdnStates) {
-	p := b.newGDNPass("GDN", s, seg)
-	p.check("GDN", qkv, o, g, beta, around)
+func (b *cudaBackend) gdn(o, saved, qkv, g, beta Buffer, s GDNShape, seg Segments, with gdnOptions) {
+	p := b.newGDNPass("GDN", s, seg, with)
+	p.check("GDN", qkv, o, g, beta)
 	scratch := p.common()
 	if saved.IsNil() {
 		scratch = append(scratch, p.pairs(&p.A))
@@ -149,18 +156,18 @@ func (b *cudaBackend) gdn(o, saved, qkv, g, beta Buffer, s GDNShape, seg Segment
 	p.runPrepare(qkv, g, beta, p.A)
 	in, launch := p.walk(qkv)
 	p.scan.launch(b, launch.grid, launch.threads, launch.shared, gdnScanArgs{o: o.ptr, e: p.e.ptr, state: p.state.ptr,
-		last: around.last.ptr, in: in, v: p.values(qkv), first: around.first.ptr})
+		last: p.last.ptr, in: in, v: p.values(qkv), first: p.first.ptr})
 }
 
 // GDNBackward: dqkv, dg, dbeta = ....
 func (b *cudaBackend) GDNBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta Buffer, s GDNShape, seg Segments) {
-	b.gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta, s, seg, gdnStates{})
+	b.gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta, s, seg, gdnOptions{})
 }
 
-func (b *cudaBackend) gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta Buffer, s GDNShape, seg Segments, around gdnStates) {
-	p := b.newGDNPass("GDNBackward", s, seg)
-	p.check("GDNBackward", qkv, do, g, beta, around)
-	p.check("GDNBackward", dqkv, do, dg, dbeta, around)
+func (b *cudaBackend) gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta Buffer, s GDNShape, seg Segments, with gdnOptions) {
+	p := b.newGDNPass("GDNBackward", s, seg, with)
+	p.check("GDNBackward", qkv, do, g, beta)
+	p.check("GDNBackward", dqkv, do, dg, dbeta)
 	needWords("GDNBackward", "saved", saved, pieceWords(p.saved()))
 	cut(saved, p.saved())
 	scratch := append(p.common(), p.states(&p.dstate))
@@ -169,20 +176,20 @@ func (b *cudaBackend) gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta Buffe
 	p.runPrepare(qkv, g, beta, Buffer{})
 	in, launch := p.walk(qkv)
 	p.scanBackward.launch(b, launch.grid, launch.threads, launch.shared, gdnScanBackwardArgs{dv: p.values(dqkv), dstate: p.dstate.ptr,
-		dfirst: around.dfirst.ptr, in: in, dout: do.ptr, dlast: around.dlast.ptr})
+		dfirst: p.dfirst.ptr, in: in, dout: do.ptr, dlast: p.dlast.ptr})
 	p.backward.launch(b, grid(p.seg.chunks, p.Hk, 1), p.backwardThreads(), p.backwardShared(), gdnBackwardArgs{
 		dqkv: dqkv.ptr, dg: dg.ptr, dbeta: dbeta.ptr, qkv: qkv.ptr, e: p.e.ptr, dout: do.ptr, state: p.state.ptr,
-		dstate: p.dstate.ptr, first: around.first.ptr, dlast: around.dlast.ptr, gate: p.gate.ptr, norm: p.norm.ptr,
+		dstate: p.dstate.ptr, first: p.first.ptr, dlast: p.dlast.ptr, gate: p.gate.ptr, norm: p.norm.ptr,
 		chunks: p.chunks(), T: int64(p.T), ch: int64(p.Channels()), hk: int32(p.Hk), hv: int32(p.Hv), dk: int32(p.Dk), dv: int32(p.Dv)})
 }
 
 // check panics unless the buffers of an op hold [T,Ch], [T,Hv,Dv], [T,Hv] twice, and the states.
-func (p *gdnPass) check(op string, qkv, o, g, beta Buffer, around gdnStates) {
+func (p *gdnPass) check(op string, qkv, o, g, beta Buffer) {
 	p.needActs(op, "qkv or dqkv", qkv, p.T*p.Channels())
 	p.needActs(op, "o or do", o, p.T*p.Hv*p.Dv)
 	need(op, "g or dg", g, p.T*p.Hv)
 	need(op, "beta or dbeta", beta, p.T*p.Hv)
-	for _, s := range []Buffer{around.first, around.last, around.dfirst, around.dlast} {
+	for _, s := range []Buffer{p.first, p.last, p.dfirst, p.dlast} {
 		if !s.IsNil() {
 			need(op, "a state", s, p.rows*p.Hv*p.Dk*p.Dv)
 		}
@@ -227,7 +234,7 @@ func (p *gdnPass) walk(qkv Buffer) (gdnWalkArgs, gdnLaunch) {
 	}
 	stage := ChunkLen * (32 + 2*p.tile(p.dk) + pairs + p.tile(16*warps))
 	stages := 1
-	if warps*own+2*stage <= p.dev.Info().SharedOptin {
+	if warps*own+2*stage <= p.shared {
 		stages = 2
 	}
 	return gdnWalkArgs{q: qkv.ptr, k: qkv.ptr + uintptr(p.Hk*p.Dk*p.dtype.Bytes()), P: p.P.ptr, A: p.A.ptr, gate: p.gate.ptr, cu: p.seg.cu.ptr,

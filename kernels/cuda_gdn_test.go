@@ -57,13 +57,13 @@ func (r *deviceRig) gdnInputs(c gdnCase) gdnIn {
 
 // gdnRun is forward and backward: o, dqkv, dg, dbeta.
 func (r *deviceRig) gdnRun(s GDNShape, in gdnIn) [][]float32 {
-	return r.gdnRunStates(s, in, gdnStates{})
+	return r.gdnRunWith(s, in, gdnOptions{})
 }
 
-func (r *deviceRig) gdnRunStates(s GDNShape, in gdnIn, around gdnStates) [][]float32 {
-	T, nan := in.seg.Tokens(), float32(math.NaN())
-	o, dqkv, dg, dbeta := r.fillAct(T*s.Hv*s.Dv), r.fillAct(T*s.Channels()), r.fill(T*s.Hv, nan), r.fill(T*s.Hv, nan)
-	saved := r.fill(r.GDNSaved(s, in.seg), nan)
+func (r *deviceRig) gdnRunWith(s GDNShape, in gdnIn, around gdnOptions) [][]float32 {
+	T := in.seg.Tokens()
+	o, dqkv, dg, dbeta := r.fillAct(T*s.Hv*s.Dv), r.fillAct(T*s.Channels()), r.fill(T*s.Hv, nan32), r.fill(T*s.Hv, nan32)
+	saved := r.fill(r.GDNSaved(s, in.seg), nan32)
 	qkv, g, beta := r.act(in.qkv), r.buf(in.g), r.buf(in.beta)
 	r.gdn(o, saved, qkv, g, beta, s, in.seg, around)
 	r.gdnBackward(dqkv, dg, dbeta, r.act(in.do), saved, qkv, g, beta, s, in.seg, around)
@@ -72,6 +72,89 @@ func (r *deviceRig) gdnRunStates(s GDNShape, in gdnIn, around gdnStates) [][]flo
 		r.Fatal(err)
 	}
 	return out
+}
+
+// gdnOddCase has several chunks, an empty row, a padded key dim and a half-used block of value columns.
+func gdnOddCase() gdnCase {
+	return gdnCase{GDNShape{Hk: 2, Hv: 4, Dk: 16, Dv: 48}, edgeRows, "mixed"}
+}
+
+// TestDeviceGDNRowsAlone: packed and separate rows have the same bits, and NaN stays in its row.
+func TestDeviceGDNRowsAlone(t *testing.T) {
+	eachDType(t, func(t *testing.T, dtype DType) {
+		r, c := newDeviceRig(t, dtype), gdnOddCase()
+		in, s := r.gdnInputs(c), c.s
+		ins := [][]float32{in.qkv, in.g, in.beta, in.do}
+		checkRowsAlone(&rig{TB: t}, in.seg, ins, []int{s.Channels(), s.Hv, s.Hv, s.Hv * s.Dv}, []int{s.Hv * s.Dv, s.Channels(), s.Hv, s.Hv},
+			func(seg Segments, v [][]float32) [][]float32 {
+				return r.gdnRun(s, gdnIn{seg, v[0], v[1], v[2], v[3]})
+			})
+	})
+}
+
+// TestDeviceGDNOrder: the order in which blocks, threads and copies run, and how many chunks shared memory has room for,
+// change no bit.
+func TestDeviceGDNOrder(t *testing.T) {
+	eachDType(t, func(t *testing.T, dtype DType) {
+		for _, c := range []gdnCase{gdnOddCase(), {GDNShape{Hk: 1, Hv: 2, Dk: 128, Dv: 128}, []int{140}, "mixed"}} {
+			var first outputs
+			for _, seed := range []string{"0", "1", "77"} { // 0: in order, every copy as late as it may be
+				t.Setenv("HARNESS_S_SIM_SEED", seed)
+				r := newDeviceRig(t, dtype)
+				in := r.gdnInputs(c)
+				for _, limit := range []int{limit86, limit80, limit90} {
+					got := outputs(r.gdnRunWith(c.s, in, gdnOptions{shared: limit}))
+					if first == nil {
+						first = got
+					}
+					sameOutputs(t, fmt.Sprintf("%v, seed %s, %d bytes", c, seed, limit), got, first)
+				}
+			}
+		}
+	})
+}
+
+// TestDeviceGDNStates: a row cut at a chunk's end and continued from its state, and its gradient from the state's
+// gradient, has the bits of the whole row.
+func TestDeviceGDNStates(t *testing.T) {
+	eachDType(t, func(t *testing.T, dtype DType) {
+		for _, s := range []GDNShape{{Hk: 1, Hv: 2, Dk: 48, Dv: 16}, {Hk: 1, Hv: 1, Dk: 128, Dv: 80}} {
+			const n, at = 150, 64
+			r := newDeviceRig(t, dtype)
+			in := r.gdnInputs(gdnCase{s, []int{n}, "weak"})
+			whole := r.gdnRun(s, in)
+			widths, outWidths := []int{s.Channels(), s.Hv, s.Hv, s.Hv * s.Dv}, []int{s.Hv * s.Dv, s.Channels(), s.Hv, s.Hv}
+			piece := func(lo, hi int) gdnIn {
+				v := make([][]float32, 4)
+				for i, all := range [][]float32{in.qkv, in.g, in.beta, in.do} {
+					v[i] = part(all, lo, hi, widths[i])
+				}
+				return gdnIn{segments(hi - lo), v[0], v[1], v[2], v[3]}
+			}
+			state := func() Buffer { return r.fill(s.Hv*s.Dk*s.Dv, nan32) }
+			mid, dmid, end := state(), state(), r.fill(s.Hv*s.Dk*s.Dv, 0)
+			r.gdnRunWith(s, piece(0, at), gdnOptions{last: mid}) // for the state; its gradients lack what follows
+			after := r.gdnRunWith(s, piece(at, n), gdnOptions{first: mid, dfirst: dmid, dlast: end})
+			before := r.gdnRunWith(s, piece(0, at), gdnOptions{dlast: dmid})
+			for i, w := range outWidths {
+				sameBits(t, fmt.Sprintf("output %d before the cut", i), before[i], part(whole[i], 0, at, w))
+				sameBits(t, fmt.Sprintf("output %d after the cut", i), after[i], part(whole[i], at, n, w))
+			}
+		}
+	})
+}
+
+// TestDeviceGDNUnsaved: without a backward pass o has the same bits; a batch without tokens is nothing to do.
+func TestDeviceGDNUnsaved(t *testing.T) {
+	eachDType(t, func(t *testing.T, dtype DType) {
+		r, c := newDeviceRig(t, dtype), gdnOddCase()
+		in := r.gdnInputs(c)
+		n := in.seg.Tokens() * c.s.Hv * c.s.Dv
+		o := r.fillAct(n)
+		r.GDN(o, Buffer{}, r.act(in.qkv), r.buf(in.g), r.buf(in.beta), c.s, in.seg)
+		sameBits(t, "o", r.getAct(o, n), r.gdnRun(c.s, in)[0])
+		r.gdnRun(c.s, gdnIn{seg: segments(0, 0)})
+	})
 }
 
 // compareGDN checks o, dq, dk, dv, dg and dbeta head by head. The zero vectors of gdnInputs get the gradient of the l2
