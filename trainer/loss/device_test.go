@@ -120,7 +120,11 @@ func deviceBatch(rng *rand.Rand, c Config) Batch {
 	for row := range 3 * rollouts {
 		i, start := row%rollouts, len(b.Logp)
 		drift := 0.4 * rng.NormFloat64() // so that sequences are clipped too
-		for range rng.IntN(40) + 400*(row/14) {
+		n := rng.IntN(40)
+		if row == 2*rollouts {
+			n += 400 // several tokens a thread
+		}
+		for range n {
 			logp := f(-4 * rng.Float64())
 			d := drift + 0.2*rng.NormFloat64()
 			for clipsAt(c, d) {
