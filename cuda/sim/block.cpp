@@ -169,18 +169,26 @@ void Block::wake(Warp &w, unsigned lanes) {
     ready_warps |= 1u << (&w - warps);
 }
 
-unsigned Block::pick_bit(unsigned set) {
-    if (seed)
-        for (unsigned skip = below(__builtin_popcount(set)); skip; skip--) set &= set - 1;
+// nth_bit is the place of the n-th set bit, from 0.
+static unsigned nth_bit(unsigned set, unsigned n) {
+#ifdef __BMI2__
+    return __builtin_ctz(__builtin_ia32_pdep_si(1u << n, set));
+#else
+    for (; n; n--) set &= set - 1;
     return __builtin_ctz(set);
+#endif
 }
 
+unsigned Block::pick_bit(unsigned set, uint32_t r) { return nth_bit(set, (uint64_t)r * __builtin_popcount(set) >> 32); }
+
 // pick takes the fiber to run next, null where none can. It stays with a warp for a while: its stacks are in the cache.
+// Without a seed it is the lowest lane of the lowest warp.
 Fiber *Block::pick() {
     if (!ready_warps) return nullptr;
-    if (!warps[current_warp].ready || (seed && random() % 16 == 0)) current_warp = pick_bit(ready_warps);
+    uint32_t r = seed ? random() : 0;
+    if (!warps[current_warp].ready || (seed && r % 16 == 0)) current_warp = pick_bit(ready_warps, seed ? random() : 0);
     Warp &w = warps[current_warp];
-    unsigned lane = pick_bit(w.ready);
+    unsigned lane = pick_bit(w.ready, r);
     w.ready &= ~(1u << lane);
     if (!w.ready) ready_warps &= ~(1u << current_warp);
     return w.fiber + lane;

@@ -106,7 +106,7 @@ struct Block {
     void prepare(Dim3 grid, Dim3 index);
     void make_stacks();
     void wake(Warp &w, unsigned lanes);
-    unsigned pick_bit(unsigned set);
+    unsigned pick_bit(unsigned set, uint32_t r);
     Fiber *pick();
     void pass_on();
     void stop_at_deadlock();
@@ -116,7 +116,7 @@ struct Block {
 // running is the block that this OS thread is in, null outside run.
 extern thread_local Block *running __attribute__((tls_model("initial-exec")));
 
-// Background copies.
+// finish_some_copies makes the background copies of a fiber that has some go on a little, at random.
 void finish_some_copies(Block &b, Fiber &f);
 void finish_copies(Fiber &f);
 
