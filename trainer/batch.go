@@ -26,8 +26,9 @@ type minibatch struct {
 
 // pack deals the retained groups to minibatches and cuts each into micro-batches of at most `budget` tokens
 // (a longer row, or for sequence-level losses a rollout, stands alone). Counts are taken over all retained
-// rollouts first; rows the loss declares dead are then left out. The result depends on the arguments alone.
-func pack(groups []group, l loss.Loss, minibatches, budget int) []minibatch {
+// rollouts first; rows the loss declares dead are then left out. With several ranks the number of micro-batches is a multiple
+// of theirs, so that every rank runs as many. The result depends on the arguments alone.
+func pack(groups []group, l loss.Loss, minibatches, budget, ranks int) []minibatch {
 	var out []minibatch
 	for _, part := range deal(groups, l, minibatches) {
 		var m minibatch
@@ -37,7 +38,7 @@ func pack(groups []group, l loss.Loss, minibatches, budget int) []minibatch {
 				units = append(units, m.add(rec, g.advantage[j], l)...)
 			}
 		}
-		m.micro = cut(units, budget)
+		m.micro = cutForRanks(units, budget, ranks)
 		out = append(out, m)
 	}
 	return out
@@ -112,14 +113,38 @@ func lastPolicy(mask []uint8) int {
 	return -1
 }
 
+// cutForRanks cuts into a multiple of ranks micro-batches, the least that the budget allows, and those as equal as can be:
+// with the smallest budget that needs no more of them. Too few units for that many leave some ranks idle.
+func cutForRanks(units [][]row, budget, ranks int) [][]row {
+	least := cut(units, budget)
+	if ranks == 1 || len(least) == 0 {
+		return least
+	}
+	most := (len(least) + ranks - 1) / ranks * ranks
+	lo, hi := 1, budget // cut(units, hi) has at most `most` parts
+	for lo < hi {
+		if mid := (lo + hi) / 2; len(cut(units, mid)) <= most {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return cut(units, hi)
+}
+
+func unitTokens(u []row) int {
+	size := 0
+	for _, r := range u {
+		size += len(r.tokens)
+	}
+	return size
+}
+
 func cut(units [][]row, budget int) [][]row {
 	var out [][]row
 	var used int
 	for _, u := range units {
-		size := 0
-		for _, r := range u {
-			size += len(r.tokens)
-		}
+		size := unitTokens(u)
 		if len(out) == 0 || used+size > budget {
 			out, used = append(out, nil), 0
 		}

@@ -36,7 +36,7 @@ func testGroups() []group {
 
 func TestPackCountsBeforeDropping(t *testing.T) {
 	l, _ := loss.New(loss.DefaultConfig())
-	m := pack(testGroups(), l, 1, 100)[0]
+	m := pack(testGroups(), l, 1, 100, 1)[0]
 	if want := (loss.Norm{Rollouts: 6, Tokens: 4 + 2 + 1 + 1 + 1 + 0, Live: 4, LiveTok: 7}); m.norm != want {
 		t.Errorf("counts %+v, want %+v", m.norm, want)
 	}
@@ -70,7 +70,7 @@ func TestPackKeepsToTheBudget(t *testing.T) {
 		{sequence, 4, "[[6 2] [3] [2]]"}, // a rollout's rows stay together
 	} {
 		var sizes [][]int
-		for _, rows := range pack(testGroups(), tc.l, 1, tc.budget)[0].micro {
+		for _, rows := range pack(testGroups(), tc.l, 1, tc.budget, 1)[0].micro {
 			var s []int
 			for _, r := range rows {
 				s = append(s, len(r.tokens))
@@ -85,7 +85,7 @@ func TestPackKeepsToTheBudget(t *testing.T) {
 
 func TestDealSpreadsLiveGroups(t *testing.T) {
 	l, _ := loss.New(loss.DefaultConfig())
-	batches := pack(testGroups(), l, 2, 100)
+	batches := pack(testGroups(), l, 2, 100, 1)
 	if len(batches[0].micro) != 1 || len(batches[1].micro) != 1 {
 		t.Errorf("of two live groups, the minibatches got %d and %d", len(batches[0].micro), len(batches[1].micro))
 	}
@@ -175,7 +175,7 @@ func TestBrokenIsNoRow(t *testing.T) {
 		est, _ := loss.Estimator("grpo")
 		setAdvantages(groups, est, 1e-6)
 		l, _ := loss.New(loss.DefaultConfig())
-		m := pack(groups, l, 1, 100)[0]
+		m := pack(groups, l, 1, 100, 1)[0]
 		if got := fmt.Sprintln(m.rollouts, m.norm.Rollouts, m.micro[0][0].id, m.micro[0][1].id); got != "[{1 1} {-1 1}] 2 won failed\n" {
 			t.Errorf("%s: %s", status, got)
 		}

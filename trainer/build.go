@@ -70,25 +70,29 @@ func (b *builder) close() error {
 	return errors.Join(errs...)
 }
 
-// backend opens the device that training computes on.
-func backend(c Config) (kernels.Backend, error) {
-	if c.Backend != "cpu" {
-		return nil, fmt.Errorf("backend: this build computes on cpu only, the config says %s; --set backend=cpu", c.Backend)
-	}
-	be, err := kernels.NewCPU(c.Threads)
-	if err != nil {
-		return nil, fmt.Errorf("backend %s: %w", c.Backend, err)
-	}
-	return be, nil
-}
-
 func (b *builder) learner() (Learner, error) {
-	be, err := backend(b.cfg)
+	dtype, err := kernels.ParseDType(b.cfg.Model.DType)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("model.dtype: %w", err)
 	}
-	b.opened(be.Close)
-	m, err := model.LoadGroup(b.from.Model, []kernels.Backend{be}, model.Options{Train: true, Recompute: b.cfg.Model.Recompute})
+	name, _ := kernels.Resolve(b.cfg.Backend)
+	list, err := kernels.Open(b.cfg.Threads, kernels.DeviceOptions{Name: name, DType: dtype, Devices: b.cfg.Devices})
+	if err != nil {
+		return nil, fmt.Errorf("backend: %w", err)
+	}
+	for _, be := range list {
+		b.opened(be.Close)
+	}
+	opt := model.Options{Train: true, Recompute: b.cfg.Model.Recompute}
+	if b.cfg.Model.Offload {
+		host, err := kernels.NewCPU(b.cfg.Threads)
+		if err != nil {
+			return nil, fmt.Errorf("model.offload: %w", err)
+		}
+		b.opened(host.Close)
+		opt.Offload = host
+	}
+	m, err := model.LoadGroup(b.from.Model, list, opt)
 	if err != nil {
 		return nil, fmt.Errorf("model.path: %w", err)
 	}

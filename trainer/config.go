@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"harness-s/kernels"
 	"harness-s/trainer/config"
 	"harness-s/trainer/loss"
 )
@@ -13,7 +14,8 @@ import (
 // Config is a run: one YAML file. recipes/reference.yaml is Default with comments, and a test keeps it so.
 type Config struct {
 	Seed       int64            `yaml:"seed" doc:"feeds all randomness: the same seed gives the same run"`
-	Backend    string           `yaml:"backend" doc:"where training computes: cpu, sim (the CUDA path on a simulated device) or cuda"`
+	Backend    string           `yaml:"backend" doc:"where training computes: cuda, cpu, sim (the CUDA path on simulated devices), or auto: cuda where there is a GPU"`
+	Devices    int              `yaml:"devices" unit:"devices" doc:"GPUs that share the training: optimizer and gradients divided between them, data parallel"`
 	Threads    int              `yaml:"threads" unit:"threads" doc:"CPU threads; 0: all cores. Results do not depend on it"`
 	Model      ModelConfig      `yaml:"model" doc:"the policy"`
 	Data       DataConfig       `yaml:"data" doc:"the tasks"`
@@ -32,7 +34,9 @@ type Config struct {
 // ModelConfig is the `model` section.
 type ModelConfig struct {
 	Path      string `yaml:"path" doc:"Hugging Face folder of the policy: Qwen3.5 architecture, with tokenizer.json"`
+	DType     string `yaml:"dtype" doc:"storage on a device: fp32, or bf16 with fp32 sums and master weights; cpu computes in fp32"`
 	Recompute bool   `yaml:"recompute" doc:"compute activations again in the backward pass instead of keeping them: less memory, same bits"`
+	Offload   bool   `yaml:"offload" doc:"keep master weights and Adam moments in host memory and update there: less device memory, slower"`
 	Thinking  bool   `yaml:"thinking" doc:"let the policy think before each turn, as its chat template does"`
 }
 
@@ -128,8 +132,8 @@ type MismatchConfig struct {
 // Default is every key's default. Data and model paths have none.
 func Default() Config {
 	return Config{
-		Seed: 1, Backend: "cpu",
-		Model:   ModelConfig{Path: "recipes/policies/sql"},
+		Seed: 1, Backend: kernels.Auto, Devices: 1,
+		Model:   ModelConfig{Path: "recipes/policies/sql", DType: "fp32"},
 		Data:    DataConfig{Train: 2000, Validation: 64, Test: 64, TaskSeed: 1},
 		Pool:    PoolConfig{Path: "recipes/pools/sql"},
 		Rollout: RolloutConfig{N: 8, Tasks: 16, Temperature: 1, MaxTurns: 8, MaxTokens: 256, MaxContext: 4096, Concurrency: 64, Retries: 2, DeadlineS: 600},
@@ -190,6 +194,7 @@ func (c Config) validateCounts() error {
 		n, lo, hi int
 	}{
 		{"threads", c.Threads, 0, 1024},
+		{"devices", c.Devices, 1, 64},
 		{"rollout.n", c.Rollout.N, 2, 1024},
 		{"rollout.tasks", c.Rollout.Tasks, 1, 1 << 16},
 		{"rollout.max_turns", c.Rollout.MaxTurns, 1, 1000},
@@ -230,7 +235,8 @@ func (c Config) validateChoices() error {
 		key, value string
 		allowed    []string
 	}{
-		{"backend", c.Backend, []string{"cpu", "sim", "cuda"}},
+		{"backend", c.Backend, []string{kernels.Auto, "cpu", "sim", "cuda"}},
+		{"model.dtype", c.Model.DType, []string{"fp32", "bf16"}},
 		{"rescue.mode", c.Rescue.Mode, modes},
 		{"optim.schedule", c.Optim.Schedule, []string{"constant", "cosine"}},
 		{"eval.split", c.Eval.Split, []string{"test", "val"}},

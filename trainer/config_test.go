@@ -99,7 +99,7 @@ func TestLoadConfigErrors(t *testing.T) {
 		"rollout:\n  n: eight\n":                 "rollout.n: want a whole number",
 		"rollout:\n  n: 1\n":                     "rollout.n: 1 is outside 2..1024",
 		"seed: 1\nseed: 2\n":                     "twice",
-		"backend: tpu\n":                         "backend: \"tpu\": want one of cpu, sim, cuda",
+		"backend: tpu\n":                         "backend: \"tpu\": want one of auto, cpu, sim, cuda",
 		"rescue:\n  mode: maybe\n":               "rescue.mode",
 		"budget:\n  rollouts: 7\n":               "budget.rollouts: 7 does not pay",
 		"optim:\n  lr: .nan\n":                   "optim.lr: want a finite number",

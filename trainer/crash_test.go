@@ -154,6 +154,8 @@ func crashRig(kind, dir string) *rig {
 		g.cfg.Budget.Rollouts = 96 // 8 steps
 	case "shipped":
 		g.cfg, g.build = shippedConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
+	case "4b-8gpu", "9b-8gpu":
+		g.cfg, g.build = deviceConfig(os.Getenv(childWith), os.Getenv(childRoot), kind), Build
 	}
 	g.cfg.Eval.Every, g.cfg.Router.Refresh, g.cfg.Optim.Epochs = 2, 3, 2
 	g.cfg.Checkpoint.Every, g.cfg.Checkpoint.Keep = 2, 2

@@ -43,6 +43,7 @@ func randomPolicy(dir string) error {
 // temperature is not 1, and the loss (minus the ratio) moves the weights in every step, whatever the rewards are.
 func realConfig(policy, root string) Config {
 	c := Default()
+	c.Backend = "cpu" // the sampler's own: log-probs have the same bits
 	c.Model.Path, c.Pool.Path = policy, filepath.Join(root, "recipes", "pools", "sql")
 	c.Rollout.N, c.Rollout.Tasks, c.Rescue.K, c.Budget.Rollouts = 2, 3, 2, 24
 	c.Rollout.MaxTokens, c.Rollout.MaxContext, c.Rollout.MaxTurns, c.Rollout.Concurrency = 8, 500, 2, 8

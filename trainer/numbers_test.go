@@ -85,7 +85,7 @@ func train(t *testing.T, c Config, groups []group) (files string, grads []float6
 	}
 	u := updater{cfg: c, loss: l, learner: modelLearner{model.NewGroup(m)}, out: metrics{}, lr: func(int) float64 { return 1e-2 },
 		dump: func(d dump) error { return fmt.Errorf("loss %s, gradient norm %s", d.Loss, d.GradNorm) }}
-	if err := u.run(pack(groups, l, c.Optim.Minibatches, c.Optim.MicrobatchTok)); err != nil {
+	if err := u.run(pack(groups, l, c.Optim.Minibatches, c.Optim.MicrobatchTok, 1)); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -243,7 +243,7 @@ func TestRowsShareOneWeight(t *testing.T) {
 	for _, first := range [][]*rollout.Record{one, two} {
 		groups := []group{{records: append(first, attempts("b", 0, []uint8{0, 1})...)}}
 		setAdvantages(groups, c.Advantages(l), c.Eps)
-		m := pack(groups, l, 1, 100)[0]
+		m := pack(groups, l, 1, 100, 1)[0]
 		var logp []float32
 		for i := range m.micro[0] {
 			m.micro[0][i].old = make([]float32, len(m.micro[0][i].tokens))

@@ -5,10 +5,12 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"time"
 
+	"harness-s/cuda"
 	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/rollout/policy"
@@ -19,13 +21,17 @@ type Device struct {
 	Name   string
 	Memory int64   // bytes
 	Rate   float64 // sustained FLOP/s of matrix products
+	// GPU, where not nil, is the device that a plan runs the training's host code for, with nothing computed. nil: the host.
+	GPU *cuda.DeviceInfo
 }
 
-// Plan estimates memory and time of a config on one device. It reads the policy's config.json and nothing else.
+// Plan estimates memory of each device and time of a config. It reads the policy's config.json and nothing else.
 type Plan struct {
 	Device     string           `json:"device"`
+	Devices    int              `json:"devices"`
 	Parameters int              `json:"parameters"`
-	Memory     map[string]int64 `json:"memory_bytes"` // by part
+	Memory     map[string]int64 `json:"memory_bytes"` // of one device, by part
+	Host       int64            `json:"host_bytes"`   // of the host, for all devices, where the config keeps the optimizer there
 	Total      int64            `json:"total_bytes"`
 	Available  int64            `json:"available_bytes"`
 	Fits       bool             `json:"fits"`
@@ -38,23 +44,33 @@ type Plan struct {
 }
 
 // planEfficiency is the share of the product rate that a whole step reaches: what `bench step` reaches on a CPU. GPUs are
-// assumed to do as well until the device path is there to be measured.
+// assumed to do as well until the device path has been measured on one.
 const planEfficiency = 0.5
 
-// NewPlan estimates for rollouts of rowTokens tokens.
-func NewPlan(cfg Config, d Device, rowTokens int) (Plan, error) {
+// ReadShape is the architecture of a config's policy.
+func ReadShape(cfg Config) (model.Config, error) {
 	shape, err := model.ReadConfig(cfg.Model.Path)
 	if err != nil {
-		return Plan{}, fmt.Errorf("plan: model.path: %w", err)
+		return model.Config{}, fmt.Errorf("plan: model.path: %w", err)
 	}
-	p := Plan{Device: d.Name, Parameters: shape.NumParams(), Available: d.Memory, RowTokens: rowTokens, Efficiency: planEfficiency}
-	p.Memory = planMemory(cfg, &shape)
-	for _, n := range p.Memory {
-		p.Total += n
+	return shape, nil
+}
+
+// NewPlan estimates for rollouts of rowTokens tokens of a policy of a shape.
+func NewPlan(cfg Config, shape model.Config, d Device, rowTokens int) (Plan, error) {
+	p := Plan{Device: d.Name, Devices: cfg.Devices, Parameters: shape.NumParams(), Available: d.Memory, RowTokens: rowTokens, Efficiency: planEfficiency}
+	var err error
+	if p.Memory, err = planMemory(cfg, &shape, d); err != nil {
+		return Plan{}, err
 	}
-	p.Fits = p.Total <= d.Memory
-	if !p.Fits {
-		p.Mend = planMend(cfg, &shape, d.Memory)
+	p.Total = total(p.Memory)
+	if cfg.Model.Offload {
+		p.Host = 12 * int64(shape.MatrixWords(cfg.Devices)) // master, two moments
+	}
+	if p.Fits = p.Total <= d.Memory; !p.Fits {
+		if p.Mend, err = planMend(cfg, &shape, d); err != nil {
+			return Plan{}, err
+		}
 	}
 	perStep := cfg.Rollout.Tasks * cfg.Rollout.N
 	p.Steps = (cfg.Budget.Rollouts + perStep - 1) / perStep
@@ -63,48 +79,106 @@ func NewPlan(cfg Config, d Device, rowTokens int) (Plan, error) {
 	}
 	forward, training := shape.FLOPs(rowTokens / 2)
 	flop := float64(perStep*rowTokens) * float64(forward+training*int64(cfg.Optim.Epochs)) // old log-probs, then the updates
-	p.StepS = flop / (d.Rate * planEfficiency)
+	p.StepS = flop / (d.Rate * planEfficiency * float64(cfg.Devices))
 	p.TrainS = p.StepS * float64(p.Steps)
 	return p, nil
 }
 
-// planMemory is the trainer's memory and, where the policy server is embedded, its own copy and cache.
-func planMemory(cfg Config, shape *model.Config) map[string]int64 {
+func total(memory map[string]int64) (sum int64) {
+	for _, n := range memory {
+		sum += n
+	}
+	return sum
+}
+
+// planMemory is the trainer's memory on one device. On the host an embedded policy server has its own copy and cache there.
+func planMemory(cfg Config, shape *model.Config, d Device) (map[string]int64, error) {
+	if d.GPU != nil {
+		return deviceMemory(cfg, shape, *d.GPU)
+	}
 	m := model.Memory(*shape, cfg.Optim.MicrobatchTok, cfg.Model.Recompute)
 	if cfg.Rollout.Endpoint == "" {
 		m["server weights"] = m["weights"] + m["compute weights"]
 		m["server cache"] = policy.DefaultCacheTokens / kernels.ChunkLen * shape.CacheBytes() // when full
 	}
-	return m
+	return m, nil
 }
 
-// planMend tries what costs least first.
-func planMend(cfg Config, shape *model.Config, memory int64) []string {
-	var mend []string
+// contextBytes is what a driver and its libraries take on a device before any allocation, roughly.
+const contextBytes = 1 << 30
+
+// deviceMemory runs the training's own allocations on a recorded device without limits.
+func deviceMemory(cfg Config, shape *model.Config, info cuda.DeviceInfo) (map[string]int64, error) {
+	dtype, err := kernels.ParseDType(cfg.Model.DType)
+	if err != nil {
+		return nil, fmt.Errorf("plan: model.dtype: %w", err)
+	}
+	info.Memory = 1 << 50
+	be, rec, err := kernels.OpenRecording(info, dtype, cfg.Devices)
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	defer rec.Close()
+	defer be.Close()
+	m, err := model.Footprint(*shape, be, max(cfg.Optim.MicrobatchTok, 1), model.Options{Recompute: cfg.Model.Recompute})
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	if cfg.Model.Offload {
+		own := 4 * int64(shape.MatrixWords(cfg.Devices)/cfg.Devices)
+		m["weights"], m["optimizer"] = m["weights"]-own, m["optimizer"]-2*own
+	}
+	m["driver and libraries"] = contextBytes
+	return m, nil
+}
+
+// planMend tries what costs least first, one thing after another, until the config fits.
+func planMend(cfg Config, shape *model.Config, d Device) (mend []string, err error) {
 	fits := func() bool {
-		var total int64
-		for _, n := range planMemory(cfg, shape) {
-			total += n
+		var m map[string]int64
+		if m, err = planMemory(cfg, shape, d); err != nil {
+			return true
 		}
-		return total <= memory
+		return total(m) <= d.Memory
 	}
 	if !cfg.Model.Recompute {
 		cfg.Model.Recompute = true
 		mend = append(mend, "model.recompute=true")
 	}
-	for !fits() && cfg.Optim.MicrobatchTok > cfg.Rollout.MaxContext {
+	if d.GPU != nil && cfg.Model.DType == "fp32" && !fits() {
+		cfg.Model.DType = "bf16"
+		mend = append(mend, "model.dtype=bf16")
+	}
+	for was := cfg.Optim.MicrobatchTok; !fits() && cfg.Optim.MicrobatchTok > cfg.Rollout.MaxContext; {
 		cfg.Optim.MicrobatchTok = max(cfg.Optim.MicrobatchTok/2, cfg.Rollout.MaxContext)
+		if next := fmt.Sprintf("optim.microbatch_tokens=%d", cfg.Optim.MicrobatchTok); was != cfg.Optim.MicrobatchTok {
+			mend = append(slices.DeleteFunc(mend, func(s string) bool { return strings.HasPrefix(s, "optim.") }), next)
+		}
 	}
-	mend = append(mend, fmt.Sprintf("optim.microbatch_tokens=%d", cfg.Optim.MicrobatchTok))
+	if d.GPU != nil && !fits() {
+		cfg.Model.Offload = true
+		mend = append(mend, "model.offload=true")
+	}
+	for d.GPU != nil && !fits() && cfg.Devices < 64 {
+		cfg.Devices *= 2
+		mend = append(slices.DeleteFunc(mend, func(s string) bool { return strings.HasPrefix(s, "devices=") }), fmt.Sprintf("devices=%d", cfg.Devices))
+	}
 	if !fits() {
-		mend = append(mend, "rollout.endpoint=URL (a server on another device)", "a smaller policy or a device with more memory")
+		if d.GPU == nil && cfg.Rollout.Endpoint == "" {
+			mend = append(mend, "rollout.endpoint=URL (a server on another device)")
+		}
+		mend = append(mend, "a smaller policy or a device with more memory")
 	}
-	return mend
+	return mend, err
 }
 
 // Write prints the plan for people.
 func (p Plan) Write(w io.Writer) {
-	fmt.Fprintf(w, "%s, %d parameters\n", p.Device, p.Parameters)
+	device := p.Device
+	if p.Devices > 1 {
+		device = fmt.Sprintf("%d x %s, each", p.Devices, p.Device)
+	}
+	fmt.Fprintf(w, "%s, %d parameters\n", device, p.Parameters)
 	parts := make([]string, 0, len(p.Memory))
 	for name := range p.Memory {
 		parts = append(parts, name)
@@ -118,6 +192,9 @@ func (p Plan) Write(w io.Writer) {
 		verdict = "does not fit; would: " + strings.Join(p.Mend, ", ")
 	}
 	fmt.Fprintf(w, "  %-18s %10.1f MiB of %.0f MiB: %s\n", "total", float64(p.Total)/(1<<20), float64(p.Available)/(1<<20), verdict)
+	if p.Host > 0 {
+		fmt.Fprintf(w, "  %-18s %10.1f MiB of host memory for all devices\n", "offloaded", float64(p.Host)/(1<<20))
+	}
 	fmt.Fprintf(w, "  at most %d steps; training %.2g s a step, %.3g s in all if every rollout is trained on (%d tokens each, %.0f%% of the device's product rate; sampling not counted)\n",
 		p.Steps, p.StepS, p.TrainS, p.RowTokens, 100*p.Efficiency)
 }

@@ -34,14 +34,18 @@ func planPolicy(t *testing.T) string {
 func TestPlanFitsOrSaysWhatWould(t *testing.T) {
 	cfg := Default()
 	cfg.Model.Path = planPolicy(t)
-	big, err := NewPlan(cfg, Device{"big", 1 << 40, 1e12}, 400)
+	shape, err := ReadShape(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	big, err := NewPlan(cfg, shape, Device{Name: "big", Memory: 1 << 40, Rate: 1e12}, 400)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !big.Fits || len(big.Mend) != 0 || big.Total == 0 || big.StepS <= 0 || big.Steps != 32 {
 		t.Errorf("a terabyte: %+v", big)
 	}
-	small, err := NewPlan(cfg, Device{"small", big.Total - 1, 1e12}, 400)
+	small, err := NewPlan(cfg, shape, Device{Name: "small", Memory: big.Total - 1, Rate: 1e12}, 400)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +54,7 @@ func TestPlanFitsOrSaysWhatWould(t *testing.T) {
 	}
 	// What it advises must fit.
 	cfg.Model.Recompute = true
-	if again, err := NewPlan(cfg, Device{"small", big.Total - 1, 1e12}, 400); err != nil || !again.Fits {
+	if again, err := NewPlan(cfg, shape, Device{Name: "small", Memory: big.Total - 1, Rate: 1e12}, 400); err != nil || !again.Fits {
 		t.Errorf("with the advice taken: %+v, %v", again, err)
 	}
 }
@@ -58,7 +62,7 @@ func TestPlanFitsOrSaysWhatWould(t *testing.T) {
 func TestPlanOfAMissingPolicyNamesTheKey(t *testing.T) {
 	cfg := Default()
 	cfg.Model.Path = filepath.Join(t.TempDir(), "none")
-	if _, err := NewPlan(cfg, Device{}, 400); err == nil || !strings.Contains(err.Error(), "model.path") {
+	if _, err := ReadShape(cfg); err == nil || !strings.Contains(err.Error(), "model.path") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"harness-s/internal/strictyaml"
+	"harness-s/kernels"
 	"harness-s/rollout/harness"
 	"harness-s/trainer/loss"
 	"harness-s/trainer/runfolder"
@@ -107,8 +108,10 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 		if err := r.ownConfig(); err != nil {
 			return nil, fmt.Errorf("resume: %w", err)
 		}
-		cfg = r.cfg
+	} else {
+		r.resolveBackend()
 	}
+	cfg = r.cfg
 	if r.loss, err = loss.New(cfg.Loss); err != nil {
 		return nil, err
 	}
@@ -131,6 +134,15 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 		return r, r.restore(model)
 	}
 	return r, r.claim()
+}
+
+// resolveBackend puts the backend that auto stands for into the run's own config, so that it resumes on the same.
+func (r *run) resolveBackend() {
+	name, why := kernels.Resolve(r.cfg.Backend)
+	if why != "" && r.opts.Out != nil {
+		fmt.Fprintf(r.opts.Out, "training on %s (%s)\n", name, why)
+	}
+	r.cfg.Backend = name
 }
 
 // checkParts checks what only shows once the pool and the tasks are loaded.

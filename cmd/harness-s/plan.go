@@ -1,30 +1,23 @@
 package main
 
 import (
-	"maps"
+	"fmt"
 	"os"
-	"slices"
 	"strings"
 
+	"harness-s/bench"
+	"harness-s/kernels"
+	"harness-s/model"
 	"harness-s/trainer"
 )
 
 type planCmd struct {
 	Config string   `arg:"" help:"Run config (YAML)." placeholder:"CONFIG"`
 	Set    []string `help:"Override a key." placeholder:"KEY=VALUE" sep:"none"`
-	Device string   `help:"this (measured), or a GPU by name: h200, h100, a100, l40s, rtx4090 (datasheet memory, published product rates)." default:"this"`
+	Device string   `help:"A GPU by name (h200, h100, a100, b200, l40s, rtx4090, rtx5090; data sheet), or this: this machine's GPU, else its CPU (measured)." default:"this"`
+	Shape  string   `help:"Plan for a published size instead of model.path: 0.8b, 4b or 9b." placeholder:"SIZE"`
 	Tokens int      `help:"Tokens of a rollout, prompt included; 0: a third of rollout.max_context."`
 	JSON   bool     `help:"Machine-readable output on stdout."`
-}
-
-// gpus are memory and dense bf16 product rates: measured where published (H200: 780 TFLOP/s on random data), else 0.8 of
-// the datasheet's.
-var gpus = map[string]trainer.Device{
-	"h200":    {Name: "H200", Memory: 141e9, Rate: 780e12},
-	"h100":    {Name: "H100 80 GB", Memory: 80e9, Rate: 780e12},
-	"a100":    {Name: "A100 80 GB", Memory: 80e9, Rate: 250e12},
-	"l40s":    {Name: "L40S", Memory: 48e9, Rate: 290e12},
-	"rtx4090": {Name: "RTX 4090", Memory: 24e9, Rate: 132e12},
 }
 
 // Run prints the estimate.
@@ -39,24 +32,61 @@ func (c *planCmd) Run() error {
 	if c.Tokens == 0 {
 		c.Tokens = max(1, cfg.Rollout.MaxContext/3)
 	}
-	device, ok := gpus[strings.ToLower(c.Device)]
-	if !ok {
-		if c.Device != "this" {
-			return usagef("plan: no device %q; there are this, %s", c.Device, strings.Join(gpuNames(), ", "))
-		}
-		if device, err = trainer.ThisMachine(cfg.Threads); err != nil {
-			return err
-		}
+	shape, err := c.shape(cfg)
+	if err != nil {
+		return err
 	}
-	p, err := trainer.NewPlan(cfg, device, c.Tokens)
+	device, err := c.device(cfg)
+	if err != nil {
+		return err
+	}
+	p, err := trainer.NewPlan(cfg, shape, device, c.Tokens)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return printJSON(os.Stdout, p)
+		if err := printJSON(os.Stdout, p); err != nil {
+			return err
+		}
+	} else {
+		p.Write(os.Stderr)
 	}
-	p.Write(os.Stderr)
+	if !p.Fits {
+		return fmt.Errorf("plan: %s does not fit; would: %s", c.Config, strings.Join(p.Mend, ", "))
+	}
 	return nil
 }
 
-func gpuNames() []string { return slices.Sorted(maps.Keys(gpus)) }
+func (c *planCmd) shape(cfg trainer.Config) (model.Config, error) {
+	if c.Shape == "" {
+		shape, err := trainer.ReadShape(cfg)
+		if err != nil {
+			return shape, fmt.Errorf("%w; --shape plans for a published size without the folder", err)
+		}
+		return shape, nil
+	}
+	shape, err := bench.Size(strings.ToLower(c.Shape))
+	if err != nil {
+		return shape, usageError{err}
+	}
+	return shape, nil
+}
+
+// device is the GPU named, or what this machine has.
+func (c *planCmd) device(cfg trainer.Config) (trainer.Device, error) {
+	if c.Device != "this" {
+		d, err := bench.ModelDeviceByKey(strings.ToLower(c.Device))
+		if err != nil {
+			return trainer.Device{}, usageError{err}
+		}
+		return trainer.Device{Name: d.Name, Memory: d.Memory, Rate: d.ProductRate(), GPU: &d.DeviceInfo}, nil
+	}
+	if name, _ := kernels.Resolve(cfg.Backend); name == "cuda" {
+		info, err := kernels.FirstDevice()
+		if err != nil {
+			return trainer.Device{}, err
+		}
+		return trainer.Device{Name: info.Name, Memory: info.Memory, Rate: bench.GuessProductRate(info), GPU: &info}, nil
+	}
+	return trainer.ThisMachine(cfg.Threads)
+}

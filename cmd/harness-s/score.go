@@ -14,7 +14,7 @@ import (
 type scoreCmd struct {
 	Model   string `help:"Hugging Face folder." required:"" placeholder:"DIR"`
 	Input   string `help:"JSON lines {\"id\",\"token_ids\",\"weights\"?}; - for stdin." required:"" placeholder:"FILE"`
-	Backend string `help:"Where to compute." enum:"cpu,sim,cuda" default:"cpu"`
+	Backend string `help:"Where to compute: cpu, cuda, sim (cuda's code on a simulated device)." enum:"cpu,sim,cuda" default:"cpu"`
 	DType   string `name:"dtype" help:"Storage type of computation." enum:"fp32,bf16" default:"fp32"`
 	Grad    string `help:"Also write the gradient of sum weights*logprobs." placeholder:"OUT.safetensors"`
 	Threads int    `help:"CPU threads; 0: all cores."`
@@ -25,13 +25,18 @@ func (c *scoreCmd) Run() (err error) {
 	if c.Threads < 0 || c.Threads > 512 {
 		return usagef("score: --threads 0 to 512")
 	}
-	if c.DType != "fp32" {
-		return usagef("score: --dtype %s needs the cuda backend; cpu computes in fp32", c.DType)
+	if c.DType != "fp32" && c.Backend == "cpu" {
+		return usagef("score: --dtype %s needs --backend cuda or sim; cpu computes in fp32", c.DType)
 	}
-	be, err := openBackend(c.Backend, c.Threads)
+	dtype, err := kernels.ParseDType(c.DType)
+	if err != nil {
+		return usageError{err}
+	}
+	list, err := kernels.Open(c.Threads, kernels.DeviceOptions{Name: c.Backend, DType: dtype})
 	if err != nil {
 		return err
 	}
+	be := list[0]
 	defer be.Close()
 	m, err := model.Load(c.Model, be, model.Options{Train: c.Grad != ""})
 	if err != nil {
@@ -55,14 +60,6 @@ func (c *scoreCmd) Run() (err error) {
 		return nil
 	}
 	return m.WriteGrads(c.Grad)
-}
-
-// openBackend makes the compute backend by name.
-func openBackend(name string, threads int) (kernels.Backend, error) {
-	if name != "cpu" {
-		return nil, usagef("backend %s: not in this build; cpu is", name)
-	}
-	return kernels.NewCPU(threads)
 }
 
 func openInput(path string) (io.ReadCloser, error) {
