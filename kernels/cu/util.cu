@@ -61,7 +61,7 @@ template <class S> HD S block_total(S v, S *sums) {
         __syncthreads();
         if ((int)threadIdx.x < n) sums[threadIdx.x] += sums[threadIdx.x + n];
     }
-    return sums[0];
+    return threadIdx.x == 0 ? sums[0] : 0;
 }
 
 HD void count_in(double &sum, float x) { sum += (double)x * (double)x; }
