@@ -125,7 +125,8 @@ SIM_API int cublasLtDestroy(void *handle) {
 
 SIM_API int cublasLtMatmulDescCreate(void **desc, int compute, int scale) {
     *desc = nullptr;
-    if (compute != COMPUTE_F32 && compute != COMPUTE_F32_PEDANTIC) return fail(BLAS_NOT_SUPPORTED, "compute type %d: the simulator sums in fp32 (68)", compute);
+    if (compute != COMPUTE_F32 && compute != COMPUTE_F32_PEDANTIC)
+        return fail(BLAS_NOT_SUPPORTED, "compute type %d: the simulator sums in fp32 (68)", compute);
     if (scale != TYPE_F32) return fail(BLAS_NOT_SUPPORTED, "scale type %d, want fp32 (0)", scale);
     return add(desc, Desc{compute, scale, 0, 0});
 }
@@ -142,7 +143,8 @@ SIM_API int cublasLtMatmulDescSetAttribute(void *desc, int attribute, const void
         if (v != 0 && v != 1) return fail(BLAS_INVALID_VALUE, "transposition %d", v);
         (attribute == TRANS_A ? d->trans_a : d->trans_b) = v;
         return BLAS_SUCCESS;
-    case POINTER_MODE: return v == 0 ? BLAS_SUCCESS : fail(BLAS_NOT_SUPPORTED, "pointer mode %d: alpha and beta lie on the host in the simulator", v);
+    case POINTER_MODE:
+        return v == 0 ? BLAS_SUCCESS : fail(BLAS_NOT_SUPPORTED, "pointer mode %d: alpha and beta lie on the host in the simulator", v);
     case EPILOGUE: return v == 1 ? BLAS_SUCCESS : fail(BLAS_NOT_SUPPORTED, "epilogue %d", v);
     default: return fail(BLAS_NOT_SUPPORTED, "descriptor attribute %d", attribute);
     }
@@ -150,7 +152,8 @@ SIM_API int cublasLtMatmulDescSetAttribute(void *desc, int attribute, const void
 
 SIM_API int cublasLtMatrixLayoutCreate(void **layout, int type, uint64_t rows, uint64_t cols, int64_t ld) {
     *layout = nullptr;
-    if (type != TYPE_F32 && type != TYPE_BF16) return fail(BLAS_NOT_SUPPORTED, "matrix type %d: the simulator has fp32 (0) and bf16 (14)", type);
+    if (type != TYPE_F32 && type != TYPE_BF16)
+        return fail(BLAS_NOT_SUPPORTED, "matrix type %d: the simulator has fp32 (0) and bf16 (14)", type);
     return add(layout, Layout{type, ORDER_COL, (int64_t)rows, (int64_t)cols, ld});
 }
 SIM_API int cublasLtMatrixLayoutDestroy(void *layout) { return remove<Layout>(layout); }
@@ -191,7 +194,8 @@ static int64_t extent(const Layout &l) { return ((lines(l) - 1) * l.ld + line(l)
 
 static int check_layout(const char *name, const Layout &l) {
     if (l.rows <= 0 || l.cols <= 0) return fail(BLAS_INVALID_VALUE, "matrix %s is %lld x %lld", name, (long long)l.rows, (long long)l.cols);
-    if (l.ld < line(l)) return fail(BLAS_INVALID_VALUE, "matrix %s: leading dimension %lld is less than %lld", name, (long long)l.ld, (long long)line(l));
+    if (l.ld < line(l))
+        return fail(BLAS_INVALID_VALUE, "matrix %s: leading dimension %lld is less than %lld", name, (long long)l.ld, (long long)line(l));
     return BLAS_SUCCESS;
 }
 
@@ -210,8 +214,9 @@ static int check_problem(Problem &p) {
     p.m = ta ? p.a->cols : p.a->rows, p.k = ta ? p.a->rows : p.a->cols, p.n = tb ? p.b->rows : p.b->cols;
     int64_t kb = tb ? p.b->cols : p.b->rows;
     if (p.k != kb || p.d->rows != p.m || p.d->cols != p.n || p.c->rows != p.m || p.c->cols != p.n)
-        return fail(BLAS_INVALID_VALUE, "op(A) is %lld x %lld, op(B) %lld x %lld, C %lld x %lld, D %lld x %lld", (long long)p.m, (long long)p.k,
-                    (long long)kb, (long long)p.n, (long long)p.c->rows, (long long)p.c->cols, (long long)p.d->rows, (long long)p.d->cols);
+        return fail(BLAS_INVALID_VALUE, "op(A) is %lld x %lld, op(B) %lld x %lld, C %lld x %lld, D %lld x %lld", (long long)p.m,
+                    (long long)p.k, (long long)kb, (long long)p.n, (long long)p.c->rows, (long long)p.c->cols,
+                    (long long)p.d->rows, (long long)p.d->cols);
     if (p.a->type != p.b->type || p.c->type != p.d->type || (p.a->type == TYPE_F32 && p.d->type != TYPE_F32))
         return fail(BLAS_NOT_SUPPORTED, "types A %d, B %d, C %d, D %d", p.a->type, p.b->type, p.c->type, p.d->type);
     if (p.c->order != p.d->order) return fail(BLAS_NOT_SUPPORTED, "C and D are stored in different orders");
@@ -262,7 +267,8 @@ SIM_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, vo
 }
 
 static int check_algo(const Algo &algo, const Problem &p) {
-    if (algo.magic != MAGIC || algo.number < 0 || algo.number >= METHODS) return fail(BLAS_INVALID_VALUE, "not an algorithm of this library");
+    if (algo.magic != MAGIC || algo.number < 0 || algo.number >= METHODS)
+        return fail(BLAS_INVALID_VALUE, "not an algorithm of this library");
     if (algo.in != p.a->type || algo.out != p.d->type || algo.trans_a != p.desc->trans_a || algo.trans_b != p.desc->trans_b)
         return fail(BLAS_NOT_SUPPORTED, "the algorithm was chosen for other types or transpositions");
     return BLAS_SUCCESS;
@@ -281,9 +287,11 @@ SIM_API int cublasLtMatmulAlgoCheck(void *handle, void *desc, void *a, void *b, 
 
 SIM_API int cublasLtMatmulAlgoConfigGetAttribute(const Algo *algo, int attribute, void *value, size_t bytes, size_t *written) {
     enum { ID = 0, TILE = 1, SPLITS = 2, SCHEME = 3, SWIZZLE = 4, CUSTOM = 5, STAGES = 6, INNER = 7, CLUSTER = 8 };
-    if (algo->magic != MAGIC || algo->number < 0 || algo->number >= METHODS) return fail(BLAS_INVALID_VALUE, "not an algorithm of this library");
+    if (algo->magic != MAGIC || algo->number < 0 || algo->number >= METHODS)
+        return fail(BLAS_INVALID_VALUE, "not an algorithm of this library");
     if (attribute < ID || attribute > CLUSTER) return fail(BLAS_INVALID_VALUE, "algorithm attribute %d", attribute);
-    int32_t v = attribute == ID ? algo->number : attribute == SPLITS ? methods[algo->number].splits : attribute == SCHEME ? (int32_t)methods[algo->number].scheme : 0;
+    const Method &m = methods[algo->number];
+    int32_t v = attribute == ID ? algo->number : attribute == SPLITS ? m.splits : attribute == SCHEME ? (int32_t)m.scheme : 0;
     size_t size = attribute == INNER || attribute == CLUSTER ? 2 : 4;
     if (written) *written = size;
     if (bytes < size) return fail(BLAS_INVALID_VALUE, "algorithm attribute %d has %zu bytes", attribute, size);
@@ -342,7 +350,9 @@ SIM_API int cublasLtMatmul(void *handle, void *desc, const float *alpha, uint64_
     Problem p;
     if (int code = make_problem(p, handle, desc, la, lb, lc, ld)) return code;
     Device *dev = call.device;
-    if (((BlasHandle *)handle)->device != dev) return fail(BLAS_INVALID_VALUE, "the handle belongs to device %d, the current context to device %d", ((BlasHandle *)handle)->device->index, dev->index);
+    if (((BlasHandle *)handle)->device != dev)
+        return fail(BLAS_INVALID_VALUE, "the handle belongs to device %d, the current context to device %d",
+                    ((BlasHandle *)handle)->device->index, dev->index);
     Stream *s = call.stream(stream);
     if (!s) return BLAS_INVALID_VALUE;
     Algo own;
@@ -351,20 +361,26 @@ SIM_API int cublasLtMatmul(void *handle, void *desc, const float *alpha, uint64_
         any.workspace = workspace_bytes;
         std::fill(any.align, any.align + 4, 1);
         std::vector<int> order = order_of(p);
-        own = choose(*std::find_if(order.begin(), order.end(), [&](int i) { return workspace_of(methods[i], p) <= workspace_bytes; }), p, any).algo;
+        auto fits = [&](int i) { return workspace_of(methods[i], p) <= workspace_bytes; };
+        own = choose(*std::find_if(order.begin(), order.end(), fits), p, any).algo;
         algo = &own;
     }
     if (int code = check_algo(*algo, p)) return code;
     const Method &m = methods[algo->number];
-    std::vector<Range> ranges = {{"A", a, extent(*p.a), algo->align[0]}, {"B", b, extent(*p.b), algo->align[1]}, {"D", d, extent(*p.d), algo->align[3]}};
+    std::vector<Range> ranges = {{"A", a, extent(*p.a), algo->align[0]},
+                                 {"B", b, extent(*p.b), algo->align[1]},
+                                 {"D", d, extent(*p.d), algo->align[3]}};
     if (*beta != 0) ranges.push_back({"C", c, extent(*p.c), algo->align[2]});
     if (c == d && p.c->ld != p.d->ld) return fail(BLAS_INVALID_VALUE, "C and D are one matrix with different leading dimensions");
     if (d == a || d == b) return fail(BLAS_INVALID_VALUE, "D lies on an operand");
     size_t need = workspace_of(m, p);
-    if (need > workspace_bytes) return fail(BLAS_INVALID_VALUE, "the algorithm needs %zu bytes of workspace, given are %zu", need, workspace_bytes);
+    if (need > workspace_bytes)
+        return fail(BLAS_INVALID_VALUE, "the algorithm needs %zu bytes of workspace, given are %zu", need, workspace_bytes);
     if (workspace_bytes) ranges.push_back({"workspace", workspace, (int64_t)workspace_bytes, 16});
     for (const Range &r : ranges)
-        if (r.p % std::max<int64_t>(r.align, 1)) return fail(BLAS_NOT_SUPPORTED, "%s at 0x%llx is not aligned to %lld bytes, for which the algorithm was chosen", r.name, (unsigned long long)r.p, (long long)r.align);
+        if (r.p % std::max<int64_t>(r.align, 1))
+            return fail(BLAS_NOT_SUPPORTED, "%s at 0x%llx is not aligned to %lld bytes, for which the algorithm was chosen", r.name,
+                        (unsigned long long)r.p, (long long)r.align);
     std::string bad = check_ranges(dev, ranges);
     if (!bad.empty()) return fail(BLAS_INVALID_VALUE, "%s", bad.c_str());
 

@@ -8,7 +8,8 @@
 namespace sim {
 
 enum class Collect { ReduceScatter, AllGather, AllReduce, Broadcast };
-enum { NCCL_INT8 = 0, NCCL_UINT8 = 1, NCCL_INT32 = 2, NCCL_UINT32 = 3, NCCL_INT64 = 4, NCCL_UINT64 = 5, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
+enum { NCCL_INT8 = 0, NCCL_UINT8 = 1, NCCL_INT32 = 2, NCCL_UINT32 = 3, NCCL_INT64 = 4, NCCL_UINT64 = 5, NCCL_F16 = 6,
+    NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 enum { NCCL_SUM = 0, NCCL_PROD = 1, NCCL_MAX = 2, NCCL_MIN = 3, NCCL_AVG = 4 };
 
 // Collective is what all ranks must agree on. count is that of the call: elements a rank receives (ReduceScatter), sends

@@ -44,7 +44,8 @@ Stream *Call::stream(void *handle) {
     Stream *s = handle == nullptr || handle == (void *)1 ? &device->null_stream : lookup<Stream>(handle, Kind::Stream);
     if (!s) code = fail(INVALID_HANDLE, "%p is not a stream (or one that was destroyed)", handle);
     else if (s->device != device) {
-        code = fail(INVALID_HANDLE, "stream %d belongs to device %d, the current context to device %d", s->id, s->device->index, device->index);
+        code = fail(INVALID_HANDLE, "stream %d belongs to device %d, the current context to device %d", s->id, s->device->index,
+            device->index);
         s = nullptr;
     }
     return s;
@@ -179,7 +180,8 @@ static int attribute(int a, int device) {
     case 13: return 1980000;             // clock, kHz
     case 16: return 8;                   // multiprocessors
     case 17: case 18: case 20: return 0; // time limit, integrated, compute mode
-    case 19: case 31: case 41: case 78: case 96: return 1; // mapped host memory, concurrent kernels, unified addresses, priorities, cooperative
+    case 19: case 31: case 41: return 1; // mapped host memory, concurrent kernels, unified addresses
+    case 78: case 96: return 1;          // stream priorities, cooperative launches
     case 33: return device + 1;          // PCI bus
     case 34: case 50: return 0;          // PCI device, domain
     case 35: return 1;                   // ECC
@@ -364,9 +366,11 @@ static const ErrorText errors[] = {
     {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
     {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
     {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
-    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+        "operation would make the legacy stream depend on a capturing blocking stream"},
     {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
-    {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"},
+    {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+        "attempt to terminate a thread-local capture sequence from another thread"},
 };
 
 static const ErrorText *error_text(int code) {

@@ -30,11 +30,14 @@ static constexpr int DEFAULT_SHARED = 49152, SYSTEM_SHARED = 1024;
 static int module_loads(const Image &image) {
     const Machine &m = machine();
     int sm = m.major * 10 + m.minor;
-    if (image.kind == Image::INVALID) return fail(INVALID_IMAGE, "not a device image: want a cubin, a fat binary, PTX or the simulator's own");
+    if (image.kind == Image::INVALID)
+        return fail(INVALID_IMAGE, "not a device image: want a cubin, a fat binary, PTX or the simulator's own");
     if (image.kind == Image::ELF && (image.specific ? image.sm != sm : image.sm / 10 != m.major || image.sm % 10 > m.minor))
-        return fail(NO_BINARY_FOR_GPU, "a cubin for sm_%d%s does not run on compute %d.%d", image.sm, image.specific ? "a" : "", m.major, m.minor);
+        return fail(NO_BINARY_FOR_GPU, "a cubin for sm_%d%s does not run on compute %d.%d", image.sm, image.specific ? "a" : "",
+            m.major, m.minor);
     if (image.kind == Image::PTX && (image.specific ? image.sm != sm : image.sm > sm))
-        return fail(NO_BINARY_FOR_GPU, "PTX for sm_%d%s does not run on compute %d.%d", image.sm, image.specific ? "a" : "", m.major, m.minor);
+        return fail(NO_BINARY_FOR_GPU, "PTX for sm_%d%s does not run on compute %d.%d", image.sm, image.specific ? "a" : "",
+            m.major, m.minor);
     return SUCCESS;
 }
 
@@ -90,7 +93,8 @@ SIM_API int cuModuleGetFunction(void **function, void *module, const char *name)
     *function = nullptr;
     if (c.code) return c.code;
     Module *m = lookup<Module>(module, Kind::Module);
-    if (!m || world().handles[m].device != c.device) return fail(INVALID_HANDLE, "%p is not a module of device %d", module, c.device->index);
+    if (!m || world().handles[m].device != c.device)
+        return fail(INVALID_HANDLE, "%p is not a module of device %d", module, c.device->index);
     const hs_sim::Kernel *k = registered(name);
     if (!k) return fail(NOT_FOUND, "no kernel named %s was compiled into the simulator", name);
     const CubinKernel *own = m->image.find(name);
@@ -198,13 +202,17 @@ static int check_shape(const Function *f, const unsigned (&grid)[3], const unsig
     if (!threads || threads > 1024) return fail(INVALID_VALUE, "kernel %s: %llu threads a block", name, (unsigned long long)threads);
     if (block[1] != 1 || block[2] != 1) return fail(NOT_SUPPORTED, "kernel %s: blocks have one dimension in the simulator", name);
     if (threads > (uint64_t)f->kernel->max_threads)
-        return fail(INVALID_VALUE, "kernel %s: %llu threads a block, declared for at most %d", name, (unsigned long long)threads, f->kernel->max_threads);
+        return fail(INVALID_VALUE, "kernel %s: %llu threads a block, declared for at most %d", name,
+            (unsigned long long)threads, f->kernel->max_threads);
     if (registers(f) * (uint64_t)round_up(threads, 32) > 65536)
-        return fail(LAUNCH_OUT_OF_RESOURCES, "kernel %s: %d registers for each of %llu threads, a block has 65536", name, registers(f), (unsigned long long)threads);
+        return fail(LAUNCH_OUT_OF_RESOURCES, "kernel %s: %d registers for each of %llu threads, a block has 65536", name,
+            registers(f), (unsigned long long)threads);
     if (dynamic > (unsigned)std::max(f->max_dynamic, 0))
-        return fail(INVALID_VALUE, "kernel %s: %u bytes of dynamic shared memory, allowed are %d (set the function's attribute)", name, dynamic, f->max_dynamic);
+        return fail(INVALID_VALUE,
+            "kernel %s: %u bytes of dynamic shared memory, allowed are %d (set the function's attribute)", name, dynamic, f->max_dynamic);
     if ((int)dynamic + static_shared(f) > machine().shared_optin)
-        return fail(INVALID_VALUE, "kernel %s: %u bytes of dynamic and %d of static shared memory, the device has %d", name, dynamic, static_shared(f), machine().shared_optin);
+        return fail(INVALID_VALUE, "kernel %s: %u bytes of dynamic and %d of static shared memory, the device has %d", name,
+            dynamic, static_shared(f), machine().shared_optin);
     return SUCCESS;
 }
 

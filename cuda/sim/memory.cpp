@@ -110,7 +110,8 @@ std::string holds(Device *d, uintptr_t p, size_t n, bool pinned) {
     const Block *b = find(p);
     if (!b) return hex(p) + (pinned ? " is not pinned host memory" : " is not device memory");
     if (!b->live) return hex(p) + " lies in freed " + name(*b);
-    if (pinned != (b->device == nullptr)) return hex(p) + (pinned ? " is device memory, not pinned host memory" : " is host memory, not device memory");
+    if (pinned && b->device) return hex(p) + " is device memory, not pinned host memory";
+    if (!pinned && !b->device) return hex(p) + " is host memory, not device memory";
     if (n > b->bytes - (p - b->base)) return std::to_string(n) + " bytes at offset " + std::to_string(p - b->base) + " leave " + name(*b);
     if (b->device && b->device != d && !(d->peers >> b->device->index & 1))
         return hex(p) + " lies in " + name(*b) + "; device " + std::to_string(d->index) + " has no access to it";

@@ -19,7 +19,8 @@
 
 namespace sim {
 
-enum NcclResult { NCCL_SUCCESS = 0, NCCL_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5, NCCL_REMOTE_ERROR = 6 };
+enum NcclResult { NCCL_SUCCESS = 0, NCCL_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4,
+    NCCL_INVALID_USAGE = 5, NCCL_REMOTE_ERROR = 6 };
 
 struct UniqueId { // ncclUniqueId, passed by value
     char bytes[128];
@@ -95,7 +96,8 @@ SIM_API int ncclGetVersion(int *version) {
 }
 
 SIM_API const char *ncclGetErrorString(int code) {
-    static const char *text[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument", "invalid usage", "remote process exited or there was a network error", "in progress"};
+    static const char *text[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
+        "invalid argument", "invalid usage", "remote process exited or there was a network error", "in progress"};
     return code >= 0 && code <= 7 ? text[code] : "unknown result code";
 }
 
@@ -205,7 +207,8 @@ static int await_all(void **comm) {
     double deadline = now() + world().timeout_s;
     while (!q->settled && q->remote->joined() < q->size && now() < deadline) world().changed.wait_for(lock, std::chrono::milliseconds(1));
     if (q->settled || q->remote->joined() == q->size) return settle(q), NCCL_SUCCESS;
-    int code = fail(NCCL_SYSTEM_ERROR, "rank %d of %d waited %g s; missing are %s", c->rank, q->size, world().timeout_s, missing(*q).c_str());
+    int code = fail(NCCL_SYSTEM_ERROR, "rank %d of %d waited %g s; missing are %s", c->rank, q->size, world().timeout_s,
+        missing(*q).c_str());
     if (forming().count(q->id) && forming()[q->id] == q) forming().erase(q->id);
     q->remote->unlink();
     leave(c);
@@ -218,7 +221,8 @@ SIM_API int ncclCommInitRank(void **comm, int size, UniqueId id, int rank) {
     {
         Call c;
         if (c.code) return NCCL_CUDA_ERROR;
-        if (strncmp(id.bytes, "harness-s-sim-", 14) || !memchr(id.bytes, 0, sizeof id.bytes)) return fail(NCCL_INVALID_ARGUMENT, "not an id of this library");
+        if (strncmp(id.bytes, "harness-s-sim-", 14) || !memchr(id.bytes, 0, sizeof id.bytes))
+            return fail(NCCL_INVALID_ARGUMENT, "not an id of this library");
         if (size < 1 || rank < 0 || rank >= size) return fail(NCCL_INVALID_ARGUMENT, "rank %d of %d", rank, size);
         Comm *made = new Comm;
         made->device = c.device;
@@ -334,7 +338,8 @@ static int arm(Comm *c, const Collective &what, const Part &part, const Ref &op)
     std::shared_ptr<Round> &round = q.rounds[c->next];
     if (!round) round = make_round(c->clique, c->next, what);
     if (!(round->what == what)) {
-        std::string text = "collective " + std::to_string(c->next) + ": rank " + std::to_string(c->rank) + " calls " + what.text() + ", another one " + round->what.text();
+        std::string text = "collective " + std::to_string(c->next) + ": rank " + std::to_string(c->rank) + " calls "
+            + what.text() + ", another one " + round->what.text();
         for (Comm *o : q.ranks)
             if (o) make_device_fail(o->device, LAUNCH_FAILED, text);
         return fail(NCCL_INVALID_ARGUMENT, "%s", text.c_str());

@@ -114,7 +114,8 @@ std::string Remote::waits_for(uint64_t number, bool *gone) const {
         if (own(r) || s.ready > number) continue;
         bool left = s.left || (kill(s.pid, 0) && errno == ESRCH);
         *gone |= left;
-        waits += (waits.empty() ? "rank " : ", rank ") + std::to_string(r) + " in process " + std::to_string(s.pid) + (left ? " left" : " is not ready");
+        waits += (waits.empty() ? "rank " : ", rank ") + std::to_string(r) + " in process " + std::to_string(s.pid);
+        waits += left ? " left" : " is not ready";
     }
     return waits;
 }
@@ -164,7 +165,8 @@ std::string Remote::exchange(const Collective &c, const std::vector<Part> &parts
 
 std::string Remote::perform(const Collective &c, const std::vector<Part> &parts, double timeout_s) {
     for (int r = 0; r < size; r++)
-        if (!(file->slots[r].what == c)) return "rank " + std::to_string(r) + " calls " + file->slots[r].what.text() + ", this process " + c.text();
+        if (!(file->slots[r].what == c)) return "rank " + std::to_string(r) + " calls " + file->slots[r].what.text()
+            + ", this process " + c.text();
     uint64_t step = STAGE / type_bytes(c.type);
     int blocks = c.kind == Collect::ReduceScatter ? size : 1;
     for (int block = 0; block < blocks; block++)

@@ -253,8 +253,10 @@ static std::string explain() {
                 const Ref &rank = head.meeting->ranks[r];
                 const Device *of = head.meeting->devices[r];
                 if (!of) continue;
-                if (of->error) text += ", rank " + std::to_string(r) + " is on device " + std::to_string(of->index) + ", which failed: " + of->error_text;
-                else if (!rank) text += ", rank " + std::to_string(r) + (head.meeting->broken ? " aborted or" : "") + " has not queued its part";
+                if (of->error) text += ", rank " + std::to_string(r) + " is on device " + std::to_string(of->index)
+                    + ", which failed: " + of->error_text;
+                else if (!rank) text += ", rank " + std::to_string(r) + (head.meeting->broken ? " aborted or" : "")
+                    + " has not queued its part";
                 else if (!is_head(*rank)) text += ", rank " + std::to_string(r) + " is behind other work on " + describe(rank->stream);
             }
             if (head.meeting->waits_for) text += ", " + head.meeting->waits_for();

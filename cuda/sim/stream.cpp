@@ -114,7 +114,8 @@ SIM_API int cuEventRecord(void *event, void *stream) {
     Stream *s = c.stream(stream);
     Event *e = s ? c.event(event) : nullptr;
     if (!e) return c.code;
-    if (e->device != c.device) return fail(INVALID_HANDLE, "the event belongs to device %d, the stream to device %d", e->device->index, c.device->index);
+    if (e->device != c.device)
+        return fail(INVALID_HANDLE, "the event belongs to device %d, the stream to device %d", e->device->index, c.device->index);
     if (s->capture) return capture_record(s, e);
     e->capture = nullptr;
     return enqueue(s, {"event record", nullptr, nullptr}, &e->latest);

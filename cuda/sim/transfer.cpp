@@ -33,9 +33,11 @@ SIM_API int cuMemFree_v2(uint64_t p) {
     if (c.code || !p) return c.code;
     if (int code = forbid_while_capturing("cuMemFree")) return code;
     Block *b = find(p);
-    if (!b || b->base != p || !b->device) return fail(INVALID_VALUE, "cuMemFree: 0x%llx is not the start of a block", (unsigned long long)p);
+    if (!b || b->base != p || !b->device)
+        return fail(INVALID_VALUE, "cuMemFree: 0x%llx is not the start of a block", (unsigned long long)p);
     if (!b->live) return fail(INVALID_VALUE, "cuMemFree: block %llu is free already", (unsigned long long)b->number);
-    if (b->device != c.device) return fail(INVALID_VALUE, "cuMemFree: block %llu belongs to device %d", (unsigned long long)b->number, b->device->index);
+    if (b->device != c.device)
+        return fail(INVALID_VALUE, "cuMemFree: block %llu belongs to device %d", (unsigned long long)b->number, b->device->index);
     if (int code = wait_device(c.lock, c.device)) return code;
     b = find(p); // the lock was released
     if (!b || !b->live) return fail(INVALID_VALUE, "cuMemFree: two threads freed 0x%llx", (unsigned long long)p);

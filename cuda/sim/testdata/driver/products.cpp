@@ -27,7 +27,8 @@ struct Matrix {
     std::vector<float> v; // what the device has, element by element of the buffer
     uint64_t p = 0;
     Handle layout;
-    Matrix(int type, int rows, int cols, int pad, bool row_major) : type(type), rows(rows), cols(cols), ld((row_major ? cols : rows) + pad), row_major(row_major) {
+    Matrix(int type, int rows, int cols, int pad, bool row_major) : type(type), rows(rows), cols(cols),
+        ld((row_major ? cols : rows) + pad), row_major(row_major) {
         v.resize((size_t)ld * (row_major ? rows : cols));
         for (float &x : v) x = type == BF16 ? from_bf16(to_bf16(uniform())) : uniform();
         OK(cublasLtMatrixLayoutCreate(&layout, type, rows, cols, ld));
@@ -76,7 +77,8 @@ struct Blas {
         return all;
     }
     int run(Handle d, Matrix &a, Matrix &b, Matrix &c, float alpha, float beta, const Algo *algo) {
-        return cublasLtMatmul(handle, d, &alpha, a.p, a.layout, b.p, b.layout, &beta, c.p, c.layout, c.p, c.layout, algo, workspace, 1 << 20, g.stream);
+        return cublasLtMatmul(handle, d, &alpha, a.p, a.layout, b.p, b.layout, &beta, c.p, c.layout, c.p, c.layout, algo,
+            workspace, 1 << 20, g.stream);
     }
 };
 
@@ -110,7 +112,8 @@ static void case_of(Blas &blas, int m, int n, int k, int ta, int tb, int in, int
                 worst = err <= worst ? worst : err == err ? err : 1e9;
             }
         if (!(worst <= 1)) {
-            fprintf(stderr, "%dx%dx%d ta %d tb %d in %d out %d row-major %d alpha %g beta %g pad %d: %g times the bound\n", m, n, k, ta, tb, in, out, row_major, alpha, beta, pad, worst);
+            fprintf(stderr, "%dx%dx%d ta %d tb %d in %d out %d row-major %d alpha %g beta %g pad %d: %g times the bound\n", m,
+                n, k, ta, tb, in, out, row_major, alpha, beta, pad, worst);
             failed() = true;
         }
         for (int l = 0; l < lines; l++)
@@ -130,7 +133,8 @@ static void shapes() {
         for (int trans = 0; trans < 4; trans++)
             for (int types = 0; types < 3; types++)
                 for (int order = 0; order < 2; order++)
-                    case_of(blas, s[0], s[1], s[2], trans & 1, trans >> 1, types ? BF16 : F32, types == 2 ? BF16 : F32, order, types ? 1.0f : -0.5f,
+                    case_of(blas, s[0], s[1], s[2], trans & 1, trans >> 1, types ? BF16 : F32, types == 2 ? BF16 : F32,
+                            order, types ? 1.0f : -0.5f,
                             (trans + order) % 3 ? 0.0f : 0.75f, order ? 3 : trans);
 }
 TEST(products) { shapes(); }
@@ -206,8 +210,10 @@ TEST(wrong_products) {
     CODE(7, blas.run(d, a, b, c, 1, 0, &noise));
     float one = 1, zero = 0;
     for (const Choice &choice : all)
-        if (choice.workspace) CODE(7, cublasLtMatmul(blas.handle, d, &one, a.p, a.layout, b.p, b.layout, &zero, c.p, c.layout, c.p, c.layout, &choice.algo, blas.workspace, choice.workspace - 1, blas.g.stream));
-    CODE(7, cublasLtMatmul(blas.handle, d, &one, a.p, a.layout, b.p, b.layout, &zero, c.p + 4, c.layout, c.p + 4, c.layout, nullptr, 0, 0, blas.g.stream));
+        if (choice.workspace) CODE(7, cublasLtMatmul(blas.handle, d, &one, a.p, a.layout, b.p, b.layout, &zero, c.p, c.layout,
+            c.p, c.layout, &choice.algo, blas.workspace, choice.workspace - 1, blas.g.stream));
+    CODE(7, cublasLtMatmul(blas.handle, d, &one, a.p, a.layout, b.p, b.layout, &zero, c.p + 4, c.layout, c.p + 4, c.layout,
+        nullptr, 0, 0, blas.g.stream));
     CHECK(says("D: 128 bytes at offset 4 leave block"));
     uint32_t align = 16;
     OK(cublasLtMatmulPreferenceSetAttribute(blas.preference, 5, &align, 4));

@@ -10,7 +10,8 @@ struct Rank {
     int index, size;
     Gpu g;
     Handle comm;
-    Rank(int index, int size, UniqueId id, int device) : index(index), size(size), g(device) { OK(ncclCommInitRank(&comm, size, id, index)); }
+    Rank(int index, int size, UniqueId id, int device) : index(index), size(size), g(device) { OK(ncclCommInitRank(&comm, size,
+        id, index)); }
 };
 
 // run_ranks runs ranks [first, first+here) of `size` in this process.
