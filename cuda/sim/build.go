@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -252,30 +253,38 @@ func compileAll(c compiler, files map[string][]byte, flags flags) (objects []str
 	if err := os.MkdirAll(c.objects, 0o755); err != nil {
 		return nil, err
 	}
-	headers := map[string][]byte{}
-	for name, text := range files {
-		if ext := path.Ext(name); ext == ".h" || ext == ".cuh" {
-			headers[name] = text
-		}
-	}
 	var group errgroup.Group
 	group.SetLimit(runtime.NumCPU())
 	for _, name := range sortedNames(files) {
 		if ext := path.Ext(name); ext != ".cu" && ext != ".cpp" {
 			continue
 		}
-		object := filepath.Join(c.objects, objectKey(headers, name, files[name], flags.of(name))+".o")
+		object := filepath.Join(c.objects, hash(included(files, name), flags.of(name))+".o")
 		objects = append(objects, object)
 		group.Go(func() error { return c.compile(name, object, flags.of(name)) })
 	}
 	return objects, group.Wait()
 }
 
-// objectKey is of one source, every header and the flags.
-func objectKey(headers map[string][]byte, name string, text []byte, flags []string) string {
-	all := maps.Clone(headers)
-	all[name] = text
-	return hash(all, flags)
+var includeLine = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]+"([^"]+)"`)
+
+// included is a source with the files that it includes, and those that they include.
+func included(files map[string][]byte, name string) map[string][]byte {
+	all := map[string][]byte{}
+	var add func(name string)
+	add = func(name string) {
+		text, ok := files[name]
+		if _, seen := all[name]; seen || !ok {
+			return
+		}
+		all[name] = text
+		for _, m := range includeLine.FindAllSubmatch(text, -1) {
+			add("sim/" + string(m[1]))
+			add("cu/" + string(m[1]))
+		}
+	}
+	add(name)
+	return all
 }
 
 func (c compiler) compile(name, object string, flags []string) error {

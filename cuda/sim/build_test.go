@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -245,5 +246,16 @@ func TestPruneKeepsTheNewest(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
 	if _, err := os.Stat(filepath.Join(dir, "lib3")); err != nil || len(left) != keepLibraries+1 {
 		t.Errorf("left %v", left)
+	}
+}
+
+func TestObjectsFollowTheirHeaders(t *testing.T) {
+	files := map[string][]byte{"cu/a.cu": []byte("#include \"a.cuh\"\n"), "cu/a.cuh": []byte("  # include \"b.h\"\n"), "sim/b.h": nil, "cu/other.cuh": nil,
+		"sim/hidden.cpp": []byte("// #include \"b.h\"\n")}
+	if got := sortedNames(included(files, "cu/a.cu")); !slices.Equal(got, []string{"cu/a.cu", "cu/a.cuh", "sim/b.h"}) {
+		t.Errorf("cu/a.cu is made of %v", got)
+	}
+	if got := sortedNames(included(files, "sim/hidden.cpp")); len(got) != 1 {
+		t.Errorf("sim/hidden.cpp is made of %v", got)
 	}
 }
