@@ -35,6 +35,9 @@ type Flat interface {
 	Cast(compute, w Buffer, n int)
 	// AdamWCast is AdamW followed by Cast of the new weights, in one pass.
 	AdamWCast(compute, w, m, v, g Buffer, n int, p AdamWParams)
+	// Fail ends the work under way, because a rank of another process failed: the next Sync returns err, and no rank here
+	// waits for that one any longer. Unlike other methods it may be called beside them.
+	Fail(err error)
 }
 
 // Mark names a collective that was queued.

@@ -23,10 +23,8 @@ type DeviceOptions struct {
 	Name    string // "cuda", or "sim": the same code on simulated devices
 	DType   DType
 	Devices int // of this process; 0 = 1
-	// For a run of several processes: the first device's rank, the ranks of all processes, and the communicator's id
-	// (NewCommID, made by one process for all). World 0: this process alone.
-	FirstRank, World int
-	ID               CommID
+	// Apart leaves the backends without ranks: the caller makes them ranks of a run of several processes with JoinRanks.
+	Apart bool
 }
 
 // CommID names a communicator.
@@ -100,9 +98,6 @@ func NewCommID(name string) (CommID, error) {
 // OpenDevices opens o.Devices devices as backends that work together, one rank each, in order of rank.
 func OpenDevices(o DeviceOptions) ([]Flat, error) {
 	o.Devices = max(o.Devices, 1)
-	if o.World == 0 {
-		o.World = o.Devices
-	}
 	rt, err := OpenRuntime(o.Name)
 	if err != nil {
 		return nil, fmt.Errorf("backend %s: %w", o.Name, err)
@@ -130,7 +125,14 @@ func openAll(set *deviceSet, o DeviceOptions) ([]Flat, error) {
 		}
 		list = append(list, b)
 	}
-	return list, joinRanks(list, o)
+	if o.Apart || o.Devices == 1 {
+		return list, nil
+	}
+	id, err := set.runtime.NewCommID()
+	if err != nil {
+		return list, err
+	}
+	return list, JoinRanks(list, id, 0, o.Devices)
 }
 
 func openDevice(set *deviceSet, i int, dtype DType) (*cudaBackend, error) {

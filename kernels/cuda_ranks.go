@@ -19,23 +19,13 @@ type ranks struct {
 	received    Buffer // a reduce-scatter's result before it is added
 }
 
-// joinRanks makes the backends one communicator. All ranks must join at the same time, so each has a goroutine.
-func joinRanks(list []Flat, o DeviceOptions) error {
-	if o.World == 1 {
-		return nil
-	}
-	first := list[0].(*cudaBackend)
-	if o.World == len(list) {
-		id, err := first.set.runtime.NewCommID()
-		if err != nil {
-			return err
-		}
-		o.ID = id
-	}
+// JoinRanks makes backends, opened Apart, the ranks first, first+1, ... of the world ranks of a communicator. It returns
+// when the ranks of all processes have joined, which it waits for without end.
+func JoinRanks(list []Flat, id CommID, first, world int) error {
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, f := range list {
-		wg.Go(func() { errs[i] = f.(*cudaBackend).join(o.ID, o.FirstRank+i, o.World) })
+		wg.Go(func() { errs[i] = f.(*cudaBackend).join(id, first+i, world) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
@@ -66,6 +56,9 @@ func (r *ranks) close() {
 		r.comm.Close()
 	}
 }
+
+// Fail makes err the device's error, which the next Sync returns. Collectives that wait for other ranks end.
+func (b *cudaBackend) Fail(err error) { b.dev.Fail("training", err) }
 
 // Rank is this backend's place among all ranks.
 func (b *cudaBackend) Rank() (rank, world int) { return b.ranks.rank, b.ranks.world }

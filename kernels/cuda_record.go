@@ -16,7 +16,10 @@ func OpenRecording(info cuda.DeviceInfo, dtype DType, world int) (Flat, *cuda.Re
 		return nil, nil, fmt.Errorf("kernels: %w", err)
 	}
 	set := &deviceSet{name: "cuda", runtime: rec.Runtime, open: 1}
-	list, err := openAll(set, DeviceOptions{DType: dtype, Devices: 1, World: world})
+	list, err := openAll(set, DeviceOptions{DType: dtype, Devices: 1})
+	if err == nil && world > 1 {
+		err = JoinRanks(list, CommID{}, 0, world)
+	}
 	if err != nil {
 		rec.Close()
 		return nil, nil, fmt.Errorf("kernels: recording of %s: %w", info.Name, err)
