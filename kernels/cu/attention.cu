@@ -101,7 +101,7 @@ template <class T, int D, int BM, int BN, int WM, int WN> HD void attention(cons
     const int m0 = warp_id() % WM * 16 * MT, wn = warp_id() / WM;
     const i64 ldq = (i64)a.hq * a.d, ldk = (i64)a.hk * a.d, in = ((i64)w.t0 * a.hk + head / (a.hq / a.hk)) * a.d;
     const i64 out = ((i64)(w.t0 + i0) * a.hq + head) * a.d;
-    const T *k = (const T *)a.k + in, *v = (const T *)a.v + in;
+    const T *k = (const T *)a.k + in;
     const float unit = a.scale * Softmax<T>::UNIT;
 
     load_rows<T, BM, D, LD, THREADS>(s.q, (const T *)a.q + out, ldq, w.n - i0, a.d);
@@ -116,7 +116,8 @@ template <class T, int D, int BM, int BN, int WM, int WN> HD void attention(cons
     for (int j0 = 0; j0 < keys; j0 += BN) {
         cp_async_wait<0>();
         __syncthreads(); // keys are there; values and p are free
-        load_rows<T, BN, D, LD, THREADS>(s.v, v + j0 * ldk, ldk, keys - j0, a.d);
+        // v is addressed by k's offset: a pointer of its own is two registers more than there are on sm_100
+        load_rows<T, BN, D, LD, THREADS>(s.v, (const T *)a.v + (k - (const T *)a.k) + j0 * ldk, ldk, keys - j0, a.d);
         cp_async_commit();
         Frag<MT, NS> p;
         p.zero();
@@ -141,7 +142,7 @@ template <class T, int D, int BM, int BN, int WM, int WN> HD void attention(cons
 
 // The tiles; kernels/cuda_attention.go has the same table.
 #define ATTENTION(name, T, D, BM, BN, WM, WN) \
-    KERNEL(name, AttentionArgs, 32 * WM * WN) { attention<T, D, BM, BN, WM, WN>(a); }
+    KERNEL_ALONE(name, AttentionArgs, 32 * WM * WN) { attention<T, D, BM, BN, WM, WN>(a); }
 
 ATTENTION(attention_32_f32, float, 32, 32, 32, 2, 2)
 ATTENTION(attention_64_f32, float, 64, 32, 32, 2, 2)

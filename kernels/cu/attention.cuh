@@ -5,6 +5,14 @@
 #pragma once
 #include "tile.cuh"
 
+// KERNEL_ALONE is KERNEL, and the compiler is told that one block a multiprocessor will do: it would otherwise keep some
+// values in local memory so that more fit.
+#ifdef HS_SIM
+#define KERNEL_ALONE KERNEL
+#else
+#define KERNEL_ALONE(name, Args, THREADS) extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Args a)
+#endif
+
 // AttentionRows are the rows of a packed batch, cut into chunks of CHUNK tokens from each row's start.
 struct AttentionRows {
     const i32 *cu;          // [rows+1] first token of each row

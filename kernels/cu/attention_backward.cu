@@ -224,7 +224,7 @@ template <class T, int D, int BM, int BN, int STAGES, int WM, int WN, int VM, in
 
 // The tiles; kernels/cuda_attention.go has the same table.
 #define ATTENTION_DQ(name, T, D, BM, BN, WM, WN) \
-    KERNEL(name, AttentionBackwardArgs, 32 * WM * WN) { attention_dq<T, D, BM, BN, WM, WN>(a); }
+    KERNEL_ALONE(name, AttentionBackwardArgs, 32 * WM * WN) { attention_dq<T, D, BM, BN, WM, WN>(a); }
 #define ATTENTION_DKV(name, T, D, BM, BN, STAGES, WM, WN, VM, VN) \
     KERNEL(name, AttentionBackwardArgs, 32 * VM * VN) { attention_dkv<T, D, BM, BN, STAGES, WM, WN, VM, VN>(a); }
 
