@@ -63,7 +63,13 @@ func PredictKernels(d ModelDevice, size string, T int) ([]Prediction, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &predictor{device: d, table: table}
+	be, rec, err := kernels.OpenRecording(d.DeviceInfo, kernels.BF16, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	defer be.Close()
+	p := &predictor{device: d, table: table, be: be, rec: rec}
 	var list []Prediction
 	for _, c := range Cases(cfg, T) {
 		r, err := p.predict(c)
@@ -79,10 +85,12 @@ func PredictKernels(d ModelDevice, size string, T int) ([]Prediction, error) {
 type predictor struct {
 	device ModelDevice
 	table  hsm.Table
+	be     kernels.Flat
+	rec    *cuda.Recording
 }
 
 func (p *predictor) predict(c Case) (Prediction, error) {
-	work, err := record(p.device, c)
+	work, err := p.record(c)
 	if err != nil {
 		return Prediction{}, err
 	}
@@ -94,26 +102,21 @@ func (p *predictor) predict(c Case) (Prediction, error) {
 	return r, nil
 }
 
-// record runs the case's host code on a recording: once to take scratch memory, once to be written down.
-func record(d ModelDevice, c Case) ([]cuda.Recorded, error) {
-	be, rec, err := kernels.OpenRecording(d.DeviceInfo, kernels.BF16, 1)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.Close()
-	defer be.Close()
-	arena := &deviceArena{be: be}
+// record runs the case's host code: once to take scratch memory, once to be written down.
+func (p *predictor) record(c Case) ([]cuda.Recorded, error) {
+	arena := &deviceArena{be: p.be}
+	defer arena.free()
 	run := c.setup(arena)
 	if arena.err != nil {
 		return nil, arena.err
 	}
 	run()
-	if err := be.Sync(); err != nil {
+	if err := p.be.Sync(); err != nil {
 		return nil, err
 	}
-	rec.Take()
+	p.rec.Take()
 	run()
-	return rec.Take(), be.Sync()
+	return p.rec.Take(), p.be.Sync()
 }
 
 // count adds up what was queued, a kernel and shape at a time.
