@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"harness-s/internal/testutil"
 	"harness-s/kernels"
 	"harness-s/model/safetensors"
 )
@@ -65,9 +66,13 @@ func TestGoldenOnDevice(t *testing.T) {
 	}
 }
 
-// TestGoldenInBF16 holds bf16 storage to its tolerance. Log-probs are compared with the golden's. Gradients are compared with
-// those of fp32 at the same rounded weights: these models' weights are wide, and rounding them alone moves a gradient by 0.24 of
-// its length in the reference library too.
+// libraryBF16 is how far the reference library is from the goldens when it computes in bf16 itself (transformers 5.19, torch 2.13,
+// cpu): log-prob on average and at most, and the worst gradient's cosine.
+var libraryBF16 = map[string][3]float64{"a": {0.0566, 0.336, 0.754}, "c": {0.0422, 0.430, 0.869}}
+
+// TestGoldenInBF16: these models' weights are wide, so that rounding them alone moves log-probs by 0.034 on average (a) and
+// gradients by 0.24 of their length, in the reference library too. bf16 storage must be no further from the goldens than that
+// library in bf16, and its gradients near those of fp32 at the same rounded weights.
 func TestGoldenInBF16(t *testing.T) {
 	for _, dir := range goldenDirs(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
@@ -84,14 +89,52 @@ func TestGoldenInBF16(t *testing.T) {
 					sum, worst, n = sum+d, math.Max(worst, d), n+1
 				}
 			}
-			t.Logf("log-prob off by %.4g on average, %.4g at most", sum/float64(n), worst)
-			if !(sum/float64(n) <= 0.05) || !(worst <= 0.3) {
-				t.Errorf("log-prob off by %.4g on average, %.4g at most; want 0.05 and 0.3", sum/float64(n), worst)
+			limit := libraryBF16[filepath.Base(dir)]
+			t.Logf("log-prob off by %.4g on average, %.4g at most (the library in bf16: %g, %g)", sum/float64(n), worst, limit[0], limit[1])
+			if !(sum/float64(n) <= limit[0]) || !(worst <= limit[1]) {
+				t.Error("further off than the library in bf16")
 			}
 			_, want := run(t, roundedModel(t, dir), b, coef)
-			checkAlike(t, m, grads, want, 0.995, 5e-2)
+			checkAlike(t, m, grads, want, 0.96, 0.35)
 		})
 	}
+}
+
+// TestBF16 holds bf16 storage to its tolerance with weights as training has them: fresh ones, and the shipped policy's. Log-probs
+// and directions are as docs/numbers.md states them. Lengths of gradients that are sums of cancelling terms (those of the
+// gates, and what lies before them) are off by up to 0.10, all others by less than 0.07.
+func TestBF16(t *testing.T) {
+	dirs := map[string]string{"fresh": savedPolicy(t, deviceConfig(true)), "fresh, untied": savedPolicy(t, deviceConfig(false))}
+	if shipped := filepath.Join(testutil.Root(t), "recipes", "policies", "sql"); fileExists(filepath.Join(shipped, configName)) {
+		dirs["shipped"] = shipped
+	}
+	for name, dir := range dirs {
+		t.Run(name, func(t *testing.T) {
+			loaded, err := Load(dir, newDevices(t, 1, kernels.BF16)[0], Options{Train: true})
+			m := closing(t, loaded, err)
+			rng := rand.New(rand.NewPCG(5, 5))
+			b := testBatch(rng, m.Config.Vocab, 1, 2, 63, 130)
+			coef := coefficients(rng, len(b.Tokens))
+			stats, grads := run(t, m, b, coef)
+			exact, want := run(t, roundedModel(t, dir), b, coef)
+			var sum, worst float64
+			for i, l := range exact.Logp {
+				d := math.Abs(float64(l - stats.Logp[i]))
+				sum, worst = sum+d, math.Max(worst, d)
+			}
+			mean := sum / float64(len(exact.Logp))
+			t.Logf("log-prob off by %.4g on average, %.4g at most", mean, worst)
+			if !(mean <= 0.05) || !(worst <= 0.3) {
+				t.Errorf("log-prob off by %.4g on average, %.4g at most; want 0.05 and 0.3", mean, worst)
+			}
+			checkAlike(t, m, grads, want, 0.995, 0.15)
+		})
+	}
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // roundedModel is a folder's model on cpu with the weights that a device in bf16 reads.
