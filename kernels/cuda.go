@@ -315,7 +315,7 @@ func (b *cudaBackend) CheckShapes(hidden, mlp int, g GDNShape, a AttnShape) erro
 		name              string
 		size, step, limit int
 	}{
-		{"hidden size", hidden, 8, 0}, {"mlp width", mlp, 8, 0},
+		{"hidden size", hidden, 8, normWidth}, {"mlp width", mlp, 8, 0}, {"conv width", g.K, 1, convMaxDevice},
 		{"gated delta net key dim", g.Dk, 16, 128}, {"gated delta net value dim", g.Dv, 16, 128}, {"attention head dim", a.D, 16, 256},
 	} {
 		if c.size%c.step != 0 || c.limit > 0 && c.size > c.limit {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -170,6 +171,28 @@ func (r *deviceRig) checkGuards() {
 				r.Errorf("a guard word of a buffer of %d words was overwritten", len(w)-2*guardWords)
 				return
 			}
+		}
+	}
+}
+
+// TestCheckShapes: what the kernels do not take is said before anything runs.
+func TestCheckShapes(t *testing.T) {
+	b := newDeviceRig(t, BF16)
+	g, a := GDNShape{Hk: 1, Hv: 3, Dk: 128, Dv: 16, K: 4}, AttnShape{Hq: 3, Hk: 1, D: 256}
+	if err := b.CheckShapes(40, 88, g, a); err != nil {
+		t.Error(err)
+	}
+	for name, f := range map[string]func() error{
+		"hidden size":             func() error { return b.CheckShapes(36, 88, g, a) },
+		"hidden size is 8200":     func() error { return b.CheckShapes(8200, 88, g, a) },
+		"mlp width":               func() error { return b.CheckShapes(40, 87, g, a) },
+		"conv width":              func() error { g := g; g.K = 9; return b.CheckShapes(40, 88, g, a) },
+		"gated delta net key dim": func() error { g := g; g.Dk = 144; return b.CheckShapes(40, 88, g, a) },
+		"value dim":               func() error { g := g; g.Dv = 24; return b.CheckShapes(40, 88, g, a) },
+		"attention head dim":      func() error { a := a; a.D = 272; return b.CheckShapes(40, 88, g, a) },
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }
