@@ -134,6 +134,7 @@ SIM_API int cublasLtMatmulDescDestroy(void *desc) { return remove<Desc>(desc); }
 
 SIM_API int cublasLtMatmulDescSetAttribute(void *desc, int attribute, const void *value, size_t bytes) {
     enum { POINTER_MODE = 2, TRANS_A = 3, TRANS_B = 4, EPILOGUE = 7 };
+    Lock lock(world().mu);
     if (!known({desc})) return fail(BLAS_INVALID_VALUE, "%p is not a descriptor", desc);
     Desc *d = (Desc *)desc;
     int32_t v = 0;
@@ -160,6 +161,7 @@ SIM_API int cublasLtMatrixLayoutDestroy(void *layout) { return remove<Layout>(la
 
 SIM_API int cublasLtMatrixLayoutSetAttribute(void *layout, int attribute, const void *value, size_t bytes) {
     enum { ORDER = 1, BATCHES = 5 };
+    Lock lock(world().mu);
     if (!known({layout})) return fail(BLAS_INVALID_VALUE, "%p is not a layout", layout);
     int32_t v = 0;
     if (int code = read(&v, value, bytes)) return code;
@@ -174,6 +176,7 @@ SIM_API int cublasLtMatmulPreferenceDestroy(void *preference) { return remove<Pr
 
 SIM_API int cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const void *value, size_t bytes) {
     enum { SEARCH = 0, WORKSPACE = 1, SCHEMES = 3, ALIGN_A = 5, ALIGN_D = 8 };
+    Lock lock(world().mu);
     if (!known({preference})) return fail(BLAS_INVALID_VALUE, "%p is not a preference", preference);
     Preference *p = (Preference *)preference;
     if (attribute == WORKSPACE) return read(&p->workspace, value, bytes);

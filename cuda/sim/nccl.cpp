@@ -271,10 +271,11 @@ SIM_API int ncclCommGetAsyncError(void *comm, int *code) {
     Lock lock(world().mu);
     Comm *c = lookup<Comm>(comm, Kind::Comm);
     if (!c) return fail(NCCL_INVALID_ARGUMENT, "%p is not a communicator", comm);
-    bool gone = false;
-    if (c->clique->remote) c->clique->remote->waits_for(c->clique->done, &gone);
+    bool gone = false; // a rank elsewhere may leave as soon as nothing waits for it
+    const Clique &q = *c->clique;
+    if (q.remote && q.rounds.count(q.done)) q.remote->waits_for(q.done, &gone);
     *code = c->device->error ? NCCL_CUDA_ERROR : gone ? NCCL_REMOTE_ERROR : NCCL_SUCCESS;
-    for (const Comm *o : c->clique->ranks)
+    for (const Comm *o : q.ranks)
         if (!*code && o && o->device->error) *code = NCCL_REMOTE_ERROR;
     return NCCL_SUCCESS;
 }
