@@ -47,6 +47,7 @@ const pool = "../../recipes/pools/sql"
 
 // Wrong use is 2, failed work is 1; both say why on stderr and leave stdout to machines.
 func TestExitCodes(t *testing.T) {
+	t.Setenv("HARNESS_S_CUDA_DRIVER", filepath.Join(t.TempDir(), "none.so")) // this machine may have a GPU
 	missing := filepath.Join(t.TempDir(), "none")
 	for _, c := range []struct {
 		args []string
@@ -58,7 +59,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"train", missing}, exitUsage, missing},
 		{[]string{"train", "../../recipes/reference.yaml", "--set", "rescue.mood=off"}, exitUsage, "rescue.mood"},
 		{[]string{"score", "--model", missing, "--input", "-"}, exitFailed, missing},
-		{[]string{"score", "--model", missing, "--input", "-", "--backend", "cuda"}, exitUsage, "cuda"},
+		{[]string{"score", "--model", missing, "--input", "-", "--backend", "cuda"}, exitFailed, "cuda"},
+		{[]string{"score", "--model", missing, "--input", "-", "--dtype", "bf16"}, exitUsage, "--backend"},
 		{[]string{"tokenize", "--model", missing}, exitFailed, missing},
 		{[]string{"pool", "check", missing}, exitFailed, missing},
 		{[]string{"pool", "check", pool}, 0, ""},

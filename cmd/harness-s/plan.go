@@ -32,11 +32,11 @@ func (c *planCmd) Run() error {
 	if c.Tokens == 0 {
 		c.Tokens = max(1, cfg.Rollout.MaxContext/3)
 	}
-	shape, err := c.shape(cfg)
+	device, err := c.device(cfg)
 	if err != nil {
 		return err
 	}
-	device, err := c.device(cfg)
+	shape, err := c.shape(cfg)
 	if err != nil {
 		return err
 	}
