@@ -248,10 +248,10 @@ func readAll(t *testing.T, path string) map[string][]float32 {
 	return out
 }
 
-func trainGroup[B kernels.Backend](t *testing.T, dir string, cfg Config, backends []B, updates int, opt Options) trained {
+func trainGroup[B kernels.Backend](t *testing.T, dir string, cfg Config, backends []B, updates int, opt Options, hosts ...kernels.Backend) trained {
 	t.Helper()
 	opt.Train = true
-	g, err := LoadGroup(dir, backends, opt)
+	g, err := LoadGroup(dir, backends, opt, hosts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,11 +330,13 @@ func TestDevicesAgree(t *testing.T) {
 				name    string
 				devices int
 				opt     Options
+				hosts   []kernels.Backend
 			}{
-				{"offload", 1, Options{Offload: newBackend(t, 1)}}, {"two", 2, Options{}},
-				{"two, recompute, offload", 2, Options{Recompute: true, Offload: newBackend(t, 1)}}, {"four", 4, Options{}},
+				{"offload", 1, Options{}, []kernels.Backend{newBackend(t, 1)}}, {"two", 2, Options{}, nil},
+				{"two, recompute, offload", 2, Options{Recompute: true}, []kernels.Backend{newBackend(t, 1), newBackend(t, 1)}},
+				{"four", 4, Options{}, nil},
 			} {
-				got := trainGroup(t, dir, cfg, newDevices(t, c.devices, kernels.F32), 1, c.opt)
+				got := trainGroup(t, dir, cfg, newDevices(t, c.devices, kernels.F32), 1, c.opt, c.hosts...)
 				sameFloats(t, c.name+": log-probs", got.logps, one.logps)
 				compare(c.name, got)
 			}

@@ -1,101 +1,77 @@
 package model
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
-	"harness-s/cuda"
+	"harness-s/internal/nodes"
 	"harness-s/kernels"
 )
 
-// Group is one policy in training on one or more ranks, a backend each. Every rank has all compute copies and takes its share
-// of the micro-batches; masters, gradients and moments of the matrices are divided between them.
+// Group is one policy in training on one or more ranks, a device each, on one node or several. Every rank has all compute
+// copies and takes its share of the micro-batches; masters, gradients and moments of the matrices are divided between them.
 type Group struct {
-	ranks   []*Model
-	workers []*cuda.Worker // one a device, which alone uses it; none on cpu
+	node       // this process's ranks, the first ones
+	world  int // ranks of all nodes
+	others []*nodes.Link
+	bytes  []int64 // device memory by node, as last heard
+	err    error   // what ended a group of several nodes
+	lost   bool    // this node's devices do not answer
 }
 
-// LoadGroup loads a Hugging Face folder onto backends that were opened together; see Load.
-func LoadGroup[B kernels.Backend](dir string, backends []B, opt Options) (*Group, error) {
-	g := &Group{ranks: make([]*Model, len(backends))}
-	for _, be := range backends {
-		if _, flat := kernels.Backend(be).(kernels.Flat); flat {
-			g.workers = append(g.workers, cuda.NewWorker())
-		}
+// LoadGroup loads a Hugging Face folder onto backends of this process that were opened together; see Load. Of hosts there
+// is one for each backend, in place of opt.Offload, or none.
+func LoadGroup[B kernels.Backend](dir string, backends []B, opt Options, hosts ...kernels.Backend) (*Group, error) {
+	list := make([]kernels.Backend, len(backends))
+	for i, be := range backends {
+		list[i] = be
 	}
-	err := g.each(func(r int, _ *Model) (err error) {
-		g.ranks[r], err = Load(dir, backends[r], opt)
-		return err
-	})
-	if err != nil {
-		return nil, errors.Join(err, g.Close())
+	g := &Group{world: len(list), bytes: make([]int64, 1)}
+	g.use(list, hosts, opt)
+	if err := g.Load(dir); err != nil {
+		g.Close() // the error is the one to tell
+		return nil, err
 	}
 	return g, nil
 }
 
 // NewGroup is a group of one model.
-func NewGroup(m *Model) *Group { return &Group{ranks: []*Model{m}} }
+func NewGroup(m *Model) *Group {
+	return &Group{node: node{ranks: []*Model{m}}, world: 1, bytes: make([]int64, 1)}
+}
 
 // Lead is the first rank's model.
 func (g *Group) Lead() *Model { return g.ranks[0] }
 
-// Close frees all ranks.
-func (g *Group) Close() error {
-	err := g.each(func(_ int, m *Model) error {
-		if m == nil {
-			return nil
-		}
-		return m.Close()
-	})
-	for _, w := range g.workers {
-		w.Close()
-	}
-	g.workers = nil
-	return err
-}
-
-// each runs f for every rank at the same time: ranks wait for each other in collectives.
-func (g *Group) each(f func(r int, m *Model) error) error {
-	if len(g.workers) == 0 {
-		return f(0, g.ranks[0])
-	}
-	errs := make([]error, len(g.ranks))
-	var wg sync.WaitGroup
-	for r, w := range g.workers {
-		wg.Go(func() { w.Do(func() { errs[r] = f(r, g.ranks[r]) }) })
-	}
-	wg.Wait()
-	for r, err := range errs {
-		if err != nil && len(errs) > 1 {
-			errs[r] = fmt.Errorf("rank %d: %w", r, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Score is Forward without gradients over several batches, one a rank at a time, in the batches' order.
 func (g *Group) Score(batches []Batch, opt ForwardOptions) ([]Stats, error) {
 	opt.Grad = false
-	out := make([]Stats, len(batches))
-	for at := 0; at < len(batches); at += len(g.ranks) {
-		if err := g.forward(batches, out, at, opt); err != nil {
+	var out []Stats
+	for round := range slices.Chunk(batches, g.world) {
+		stats, err := g.round(round, opt)
+		if err != nil {
 			return nil, err
 		}
+		out = append(out, stats...)
 	}
 	return out, nil
 }
 
-// forward runs one round: batch at+r on rank r.
-func (g *Group) forward(batches []Batch, out []Stats, at int, opt ForwardOptions) error {
-	return g.each(func(r int, m *Model) (err error) {
-		if at+r < len(batches) {
-			out[at+r], err = m.Forward(batches[at+r], opt)
-		}
-		return err
+// round runs batch r on rank r; there are at most as many as ranks.
+func (g *Group) round(round []Batch, opt ForwardOptions) ([]Stats, error) {
+	replies, err := g.all(func(first, n int) command {
+		return command{Op: opForward, Batches: part(round, first, n), Forward: opt}
 	})
+	var out []Stats
+	for _, r := range replies {
+		out = append(out, r.Stats...)
+	}
+	return out, err
+}
+
+// part is what ranks first ... first+n-1 get of a round.
+func part[T any](round []T, first, n int) []T {
+	return round[min(first, len(round)):min(first+n, len(round))]
 }
 
 // Accumulate adds to the gradients those of sum_t coef[t]*logp[t] over all batches. grad gives a batch's coefficients,
@@ -103,28 +79,20 @@ func (g *Group) forward(batches []Batch, out []Stats, at int, opt ForwardOptions
 // makes as many passes as any other, with nothing to add where batches run out.
 func (g *Group) Accumulate(batches []Batch, opt ForwardOptions, grad func(i int, s Stats) (coef []float32, err error)) error {
 	opt.Grad = true
-	stats := make([]Stats, len(batches))
-	for at := 0; at < len(batches); at += len(g.ranks) {
-		if err := g.forward(batches, stats, at, opt); err != nil {
+	at := 0
+	for round := range slices.Chunk(batches, g.world) {
+		stats, err := g.round(round, opt)
+		if err != nil {
 			return err
 		}
-		coefs := make([][]float32, len(g.ranks))
-		for r := range coefs {
-			if at+r >= len(batches) {
-				break
-			}
-			var err error
-			if coefs[r], err = grad(at+r, stats[at+r]); err != nil {
+		coefs := make([][]float32, len(round))
+		for r := range round {
+			if coefs[r], err = grad(at, stats[r]); err != nil {
 				return err
 			}
+			at++
 		}
-		err := g.each(func(r int, m *Model) error {
-			if coefs[r] == nil {
-				m.ws.kept = nil
-				return m.backwardNothing()
-			}
-			return m.Backward(coefs[r])
-		})
+		_, err = g.all(func(first, n int) command { return command{Op: opBackward, Coefs: part(coefs, first, n)} })
 		if err != nil {
 			return err
 		}
@@ -132,75 +100,53 @@ func (g *Group) Accumulate(batches []Batch, opt ForwardOptions, grad func(i int,
 	return nil
 }
 
-// ZeroGrad sets every gradient to zero.
-func (g *Group) ZeroGrad() {
-	for _, m := range g.ranks {
-		m.ZeroGrad()
-	}
-}
+// ZeroGrad sets every gradient to zero. An error is that of the next call that can tell.
+func (g *Group) ZeroGrad() { g.all(func(_, _ int) command { return command{Op: opZeroGrad} }) }
 
 // GradStats is the L2 norm of all gradients and how many values of them are NaN or infinite.
 func (g *Group) GradStats() (norm float64, bad int, err error) {
-	err = g.each(func(r int, m *Model) error {
-		n, b, err := m.GradStats()
-		if r == 0 {
-			norm, bad = n, b
-		}
-		return err
-	})
-	return norm, bad, err
+	replies, err := g.all(func(_, _ int) command { return command{Op: opNorm} })
+	if err == nil {
+		err = g.sameNorm(replies)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	return replies[0].Norm, replies[0].Bad, nil
 }
 
 // Update is one AdamW update of every parameter; see Model.Update.
 func (g *Group) Update(p kernels.AdamWParams) error {
-	return g.each(func(_ int, m *Model) error { return m.Update(p) })
+	_, err := g.all(func(_, _ int) command { return command{Op: opUpdate, AdamW: p} })
+	return err
 }
 
-// WriteInto writes the model's files into a folder; see Model.WriteInto.
+// WriteInto writes the model's files into a folder; see Model.WriteInto. With several nodes this one alone writes.
 func (g *Group) WriteInto(dir string, opt SaveOptions) error {
-	return g.write(func(m *Model) error { return m.WriteInto(dir, opt) }, func(m *Model) []*arena { return []*arena{&m.w} })
+	_, err := g.all(func(_, _ int) command { return command{Op: opWeights, Path: dir, Save: opt} })
+	return err
 }
 
 // WriteOptimizer writes the Adam moments; see Model.WriteOptimizer.
 func (g *Group) WriteOptimizer(path string) error {
-	return g.write(func(m *Model) error { return m.WriteOptimizer(path) }, func(m *Model) []*arena { return []*arena{&m.m1, &m.m2} })
+	_, err := g.all(func(_, _ int) command { return command{Op: opMoments, Path: path} })
+	return err
 }
 
 // WriteGrads writes the gradients; see Model.WriteGrads.
 func (g *Group) WriteGrads(path string) error {
-	return g.write(func(m *Model) error { return m.WriteGrads(path) }, func(m *Model) []*arena { return []*arena{&m.grad} })
+	_, err := g.all(func(_, _ int) command { return command{Op: opGrads, Path: path} })
+	return err
 }
 
-// write lets the first rank write while the others take part in gathering what it fetches.
-func (g *Group) write(write func(m *Model) error, arenas func(m *Model) []*arena) error {
-	return g.each(func(r int, m *Model) error {
-		defer m.endFetch()
-		if r != 0 {
-			return m.follow(arenas(m))
-		}
-		err := write(m)
-		if err != nil { // the others wait for what is left
-			err = errors.Join(err, m.follow(arenas(m)))
-		}
-		return err
-	})
-}
+// ReadOptimizer reads what WriteOptimizer wrote, on any number of ranks. Every node must see the file under the same path.
+func (g *Group) ReadOptimizer(path string) error { return g.readEverywhere(opResume, path) }
 
-// ReadOptimizer reads what WriteOptimizer wrote, on any number of ranks.
-func (g *Group) ReadOptimizer(path string) error {
-	return g.each(func(_ int, m *Model) error { return m.ReadOptimizer(path) })
-}
-
-// DeviceBytes is what all ranks' backends hold, 0 where that is the host.
+// DeviceBytes is what all ranks' devices hold, 0 where that is the host; for other nodes as of the last call.
 func (g *Group) DeviceBytes() int64 {
-	var sum int64
-	for _, m := range g.ranks {
-		if m.flat == nil {
-			continue
-		}
-		for _, n := range m.be.Usage() {
-			sum += n
-		}
+	sum := g.deviceBytes()
+	for _, n := range g.bytes[1:] {
+		sum += n
 	}
 	return sum
 }

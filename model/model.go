@@ -13,7 +13,8 @@ type Options struct {
 	Train     bool // allocate gradients, so that Forward may keep activations for Backward
 	Recompute bool // keep only the layers' inputs and compute the rest again in Backward; same bits, less memory
 	// Offload, where not nil, is the host backend that holds the matrices' masters and moments and makes their updates, so
-	// that the device need not. The backend of the model is then a kernels.Flat.
+	// that the device need not. The backend of the model is then a kernels.Flat. Models that work at the same time need one
+	// each.
 	Offload kernels.Backend
 }
 
