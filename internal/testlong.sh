@@ -24,6 +24,12 @@ step "C kernels under the thread sanitizer"
 CGO_CFLAGS="$cflags -fsanitize=thread" CGO_LDFLAGS="-fsanitize=thread" TSAN_OPTIONS="halt_on_error=1" \
   fixed_addresses go test -timeout 40m ./kernels
 
+step "device kernels in the simulator's checked build: races, unwritten memory, undefined behaviour"
+HARNESS_S_SIM_CHECKED=1 go test -timeout 60m -run '^TestDevice' ./kernels
+
+step "device kernels: each barrier and wait removed in turn is seen"
+HARNESS_S_LONG=1 go test -timeout 60m -count=1 -run '^TestDeviceMutants$' ./kernels
+
 step "crash soak: kill -9 at more moments, with every real part"
 HARNESS_S_LONG=1 go test -timeout 60m -count=1 ./trainer
 
