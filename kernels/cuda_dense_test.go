@@ -132,6 +132,34 @@ func TestDeviceLinear(t *testing.T) {
 	})
 }
 
+// One chain would lose every term but the first: each is less than half of its last place.
+func TestDeviceLinearLongSum(t *testing.T) {
+	r := newDeviceRig(t, F32)
+	for _, in := range []int{48, 1000, 4096} {
+		const T, out = 3, 8
+		x, m := make([]float32, T*in), make([]float32, out*in)
+		for i := range x {
+			x[i] = 1
+		}
+		for i := range m {
+			m[i] = 0x1p-25
+			if i%in == 0 {
+				m[i] = 1
+			}
+		}
+		w := Weight{Master: r.buf(m), Compute: r.fillAct(out * in), Out: out, In: in}
+		r.Pack(w)
+		y := r.fillAct(T * out)
+		r.Linear(y, r.act(x), w, T)
+		want, allowed := 1+float64(in-1)*0x1p-25, float64(productRun(in)+in/productRun(in))*0x1p-24
+		for i, got := range r.getAct(y, T*out) {
+			if !(math.Abs(float64(got)-want) <= allowed) {
+				t.Errorf("sum of %d terms, value %d: %.9g, want %.9g within %.2g", in, i, got, want, allowed)
+			}
+		}
+	}
+}
+
 func addTo(want, mag []float64, v []float32) {
 	for i, x := range v {
 		want[i] += float64(x)
