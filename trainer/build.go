@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"harness-s/internal/nodes"
 	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/model/chat"
@@ -39,7 +40,7 @@ func Build(ctx context.Context, c Config, from Sources) (parts Parts, err error)
 	}
 	parts.Tasks = tasks
 	if from.Train {
-		if parts.Learner, err = b.learner(); err != nil {
+		if parts.Learner, err = b.learner(ctx); err != nil {
 			return Parts{}, err
 		}
 	}
@@ -70,34 +71,39 @@ func (b *builder) close() error {
 	return errors.Join(errs...)
 }
 
-func (b *builder) learner() (Learner, error) {
+func (b *builder) learner(ctx context.Context) (Learner, error) {
 	dtype, err := kernels.ParseDType(b.cfg.Model.DType)
 	if err != nil {
 		return nil, fmt.Errorf("model.dtype: %w", err)
 	}
 	name, _ := kernels.Resolve(b.cfg.Backend)
-	list, err := kernels.Open(b.cfg.Threads, kernels.DeviceOptions{Name: name, DType: dtype, Devices: b.cfg.Devices})
+	others, err := b.gather(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	g, err := model.OpenGroup(model.Setup{
+		Backend: name, DType: dtype, Devices: b.cfg.Devices, Threads: b.cfg.Threads,
+		Recompute: b.cfg.Model.Recompute, Offload: b.cfg.Model.Offload,
+	}, others)
 	if err != nil {
 		return nil, fmt.Errorf("backend: %w", err)
 	}
-	for _, be := range list {
-		b.opened(be.Close)
-	}
-	opt := model.Options{Train: true, Recompute: b.cfg.Model.Recompute}
-	if b.cfg.Model.Offload {
-		host, err := kernels.NewCPU(b.cfg.Threads)
-		if err != nil {
-			return nil, fmt.Errorf("model.offload: %w", err)
-		}
-		b.opened(host.Close)
-		opt.Offload = host
-	}
-	m, err := model.LoadGroup(b.from.Model, list, opt)
-	if err != nil {
+	b.opened(g.Close)
+	if err := g.Load(b.from.Model); err != nil {
 		return nil, fmt.Errorf("model.path: %w", err)
 	}
-	b.opened(m.Close)
-	return modelLearner{m}, nil
+	return modelLearner{g}, nil
+}
+
+// gather waits for the run's other nodes, if it has any.
+func (b *builder) gather(ctx context.Context, backend string) ([]*nodes.Link, error) {
+	if b.from.Others == nil {
+		return nil, nil
+	}
+	if backend == "cpu" {
+		return nil, errors.New("backend: cpu trains on one node; use cuda, or start without NNODES (under Slurm: NNODES=1)")
+	}
+	return b.from.Others(ctx)
 }
 
 // apiKeyVariable is the environment variable with the rollout server's key, if it asks for one.

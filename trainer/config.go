@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Seed       int64            `yaml:"seed" doc:"feeds all randomness: the same seed gives the same run"`
 	Backend    string           `yaml:"backend" doc:"where training computes: cuda, cpu, sim (the CUDA path on simulated devices), or auto: cuda where there is a GPU"`
-	Devices    int              `yaml:"devices" unit:"devices" doc:"GPUs that share the training: optimizer and gradients divided between them, data parallel"`
+	Devices    int              `yaml:"devices" unit:"devices" doc:"GPUs of each node that share the training: optimizer and gradients divided between all of them, data parallel"`
 	Threads    int              `yaml:"threads" unit:"threads" doc:"CPU threads; 0: all cores. Results do not depend on it"`
 	Model      ModelConfig      `yaml:"model" doc:"the policy"`
 	Data       DataConfig       `yaml:"data" doc:"the tasks"`

@@ -156,6 +156,8 @@ func crashRig(kind, dir string) *rig {
 		g.cfg, g.build = shippedConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	case "4b-8gpu", "9b-8gpu":
 		g.cfg, g.build = deviceConfig(os.Getenv(childWith), os.Getenv(childRoot), kind), Build
+	case nodesKind:
+		g.cfg, g.build = nodesConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	}
 	g.cfg.Eval.Every, g.cfg.Router.Refresh, g.cfg.Optim.Epochs = 2, 3, 2
 	g.cfg.Checkpoint.Every, g.cfg.Checkpoint.Keep = 2, 2
@@ -164,6 +166,9 @@ func crashRig(kind, dir string) *rig {
 
 func childRun(kind, dir string) int {
 	g := crashRig(kind, dir)
+	if kind == nodesKind {
+		return childNode(g.cfg)
+	}
 	_, err := os.Stat(filepath.Join(dir, "config.yaml"))
 	g.resume = err == nil
 	if _, err := g.run(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"harness-s/internal/nodes"
 	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/rollout"
@@ -79,6 +80,8 @@ type Sources struct {
 	Model string // Hugging Face folder
 	Pool  string // folder of harness specs
 	Train bool   // a Learner is needed
+	// Others waits for the other nodes that the Learner's devices are on; nil: there are none.
+	Others func(context.Context) ([]*nodes.Link, error)
 }
 
 // Builder wires the parts of a config.

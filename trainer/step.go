@@ -29,7 +29,7 @@ func (r *run) step(ctx context.Context) error {
 	}
 	retained := replace(base, rescue)
 	setAdvantages(retained, r.cfg.Loss.Advantages(r.loss), r.cfg.Loss.Eps)
-	batches := pack(retained, r.loss, r.cfg.Optim.Minibatches, r.cfg.Optim.MicrobatchTok, r.cfg.Devices)
+	batches := pack(retained, r.loss, r.cfg.Optim.Minibatches, r.cfg.Optim.MicrobatchTok, r.ranks())
 	s.describe(base, rescue, retained, batches)
 
 	// From here to commit the weights are ahead of the last checkpoint: nothing below stops on Ctrl-C.

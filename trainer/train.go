@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"harness-s/internal/nodes"
 	"harness-s/internal/strictyaml"
 	"harness-s/kernels"
 	"harness-s/rollout/harness"
@@ -29,6 +30,8 @@ type Options struct {
 	Out      io.Writer // progress and the closing table; nil: none
 	Terminal bool      // Out is a terminal: long phases show in one line that is written over
 	Build    Builder   // wires the parts; nil: Build of this package
+	// Nodes is this process's place, node 0, where other processes (Follow) take part; the zero Place: alone.
+	Nodes nodes.Place
 	// Report writes report.html into a run folder and returns its path; nil: none.
 	Report func(dir string) (string, error)
 }
@@ -98,6 +101,7 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 	}
 	r := &run{cfg: cfg, opts: opts, folder: folder, saved: -1}
 	r.progress = newProgress(opts.Out, opts.Terminal)
+	others := r.others(runHash(cfg))
 	defer func() {
 		if err != nil {
 			r.close()
@@ -122,7 +126,7 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 			return nil, err
 		}
 	}
-	if r.parts, err = opts.Build.wire(ctx, cfg, Sources{Model: model, Pool: pool, Train: true}); err != nil {
+	if r.parts, err = opts.Build.wire(ctx, cfg, Sources{Model: model, Pool: pool, Train: true, Others: others}); err != nil {
 		return nil, err
 	}
 	r.pool = r.parts.Pool

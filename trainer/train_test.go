@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"harness-s/internal/nodes"
 	"harness-s/rollout"
 )
 
@@ -25,6 +26,7 @@ type rig struct {
 	ctx    context.Context
 	reach  func(*table, *world)
 	build  Builder // nil: the fakes
+	nodes  nodes.Place
 	world  *world
 	table  *table
 }
@@ -34,7 +36,7 @@ func newRig(t *testing.T) *rig {
 }
 
 func (g *rig) run() (Summary, error) {
-	return Train(g.ctx, g.cfg, Options{RunDir: g.dir, Resume: g.resume, Set: g.set, Out: &g.out,
+	return Train(g.ctx, g.cfg, Options{RunDir: g.dir, Resume: g.resume, Set: g.set, Out: &g.out, Nodes: g.nodes,
 		Build: func(ctx context.Context, c Config, from Sources) (Parts, error) {
 			if g.build != nil {
 				return g.build(ctx, c, from)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/term"
 
+	"harness-s/internal/nodes"
 	"harness-s/trainer"
 	"harness-s/trainer/report"
 )
@@ -25,11 +26,18 @@ type trainCmd struct {
 	Resume bool     `help:"Continue the run in the folder from its last checkpoint."`
 }
 
-// Run trains.
+// Run trains; as another node than the first it takes part in the training that node 0 leads.
 func (c *trainCmd) Run(ctx context.Context) error {
 	cfg, err := trainer.LoadConfig(c.Config, c.Set)
 	if err != nil {
 		return usageError{err}
+	}
+	place, err := nodes.FromEnv(os.Getenv)
+	if err != nil {
+		return usageError{err}
+	}
+	if place.Node > 0 {
+		return trainer.Follow(ctx, cfg, place, os.Stderr)
 	}
 	dir, err := c.folder()
 	if err != nil {
@@ -39,7 +47,7 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	_, err = trainer.Train(ctx, cfg, trainer.Options{
 		RunDir: dir, Resume: c.Resume, Set: c.Set,
 		Out: os.Stderr, Terminal: term.IsTerminal(int(os.Stderr.Fd())),
-		Report: report.Write,
+		Report: report.Write, Nodes: place,
 	})
 	return err
 }
