@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"harness-s/internal/nodes"
@@ -205,9 +206,17 @@ func Follow(l *nodes.Link) error {
 			<-l.Broken()
 			n.fail(o.err)
 			n.close()
-			return o.err
+			return withReason(l.Err(), o.err)
 		}
 	}
+}
+
+// withReason adds what went wrong here to the reason that the leader gave, unless that is it.
+func withReason(leader, here error) error {
+	if strings.Contains(leader.Error(), here.Error()) {
+		return leader
+	}
+	return fmt.Errorf("%w (here: %w)", leader, here)
 }
 
 // follow does one command, and stops it when the leader is gone.

@@ -2,8 +2,10 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -189,4 +191,36 @@ func resumesAlone(t *testing.T, dir, moments string, want map[string][]float32) 
 		t.Fatal(err)
 	}
 	sameTensors(t, "moments read on one device", readAll(t, again), want)
+}
+
+// TestNodesLost: a node that is killed while the others' collectives wait for it ends the group with its name, for good.
+func TestNodesLost(t *testing.T) {
+	needSimulator(t)
+	cfg := deviceConfig(true)
+	c := openCluster(t, savedPolicy(t, cfg), 3, simSetup(2))
+	rng := rand.New(rand.NewPCG(12, 3))
+	batches := make([]Batch, 6)
+	for i := range batches {
+		batches[i] = testBatch(rng, cfg.Vocab, 9, 40)
+	}
+	victim := c.children[1]
+	err := c.Accumulate(batches, ForwardOptions{}, func(i int, s Stats) ([]float32, error) {
+		if i == len(batches)-1 { // what follows is the round's backward pass
+			victim.Process.Kill()
+			victim.Wait()
+		}
+		return coefficients(rng, len(s.Logp)), nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "node 2 (") {
+		t.Fatalf("node 2 is gone: %v", err)
+	}
+	if _, _, again := c.GradStats(); !errors.Is(again, err) {
+		t.Errorf("after the end: %v", again)
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("close after the end: %v", err)
+	}
+	if err := c.children[0].Wait(); err == nil || !strings.Contains(c.errors[0].String(), "node 2 (") {
+		t.Errorf("the node that lives ends with %v\n%s", err, c.errors[0])
+	}
 }
