@@ -92,7 +92,7 @@ void Block::prepare(Dim3 grid, Dim3 index) {
     for (unsigned i = 0; i < threads; i++) {
         Fiber &f = fibers[i];
         f.thread = {i, 0, 0}, f.block = index, f.threads = {threads, 1, 1}, f.grid = grid;
-        f.waits_for = nullptr, f.site = {nullptr, 0};
+        f.waits_for = nullptr, f.site = {nullptr, 0}, f.parked.clear();
         f.copies.clear(), f.groups = 0;
         // Tops differ by whole cache lines, or all stacks would fall into the same sets of the cache.
         void **top = reinterpret_cast<void **>(f.stack + STACK - i * 320 % 8192);
@@ -103,10 +103,10 @@ void Block::prepare(Dim3 grid, Dim3 index) {
     }
     for (unsigned i = 0; i < warp_count; i++) {
         unsigned lanes = std::min(threads - i * LANES, LANES), all = lanes == LANES ? ~0u : (1u << lanes) - 1;
-        warps[i] = {&fibers[i * LANES], all, 0, 0, 0, 0};
+        warps[i] = {&fibers[i * LANES], all, 0, 0, 0, 0, 0};
         wake(warps[i], all);
     }
-    declarations.clear();
+    declarations.clear(), async.reset();
     static_used = static_bytes = 0;
     dynamic_base = dynamic_end - round_up(dynamic_bytes, DYNAMIC_ALIGN);
     memset(dynamic_base, POISON, dynamic_end - dynamic_base);
@@ -139,6 +139,7 @@ void Block::enter() {
     w.exited |= 1u << b.lane();
     b.exited++;
     finish_copies(*b.current());
+    if (b.exited == b.threads) check_nothing_under_way(b);
     b.leave();
 }
 
@@ -184,7 +185,8 @@ unsigned Block::pick_bit(unsigned set, uint32_t r) { return nth_bit(set, (uint64
 // pick takes the fiber to run next, null where none can. It stays with a warp for a while: its stacks are in the cache.
 // Without a seed it is the lowest lane of the lowest warp.
 Fiber *Block::pick() {
-    if (!ready_warps) return nullptr;
+    while (!ready_warps)
+        if (!finish_one_bulk(*this)) return nullptr;
     uint32_t r = seed ? random() : 0;
     if (!warps[current_warp].ready || (seed && r % 16 == 0)) current_warp = pick_bit(ready_warps, seed ? random() : 0);
     Warp &w = warps[current_warp];
@@ -198,6 +200,7 @@ Fiber *Block::pick() {
 void Block::pass_on() {
     Fiber *f = current();
     if (!f->copies.empty()) finish_some_copies(*this, *f);
+    if (!async.bulks.empty() && seed && random() % 4 == 0) finish_one_bulk(*this);
     Fiber *next = pick();
     if (!next) stop_at_deadlock();
     if (next == f) return;
@@ -220,6 +223,20 @@ void Block::barrier(Site site) {
     check_barrier(*this);
     for (unsigned i = 0; i < warp_count; i++) warps[i].at_barrier = 0, wake(warps[i], warps[i].exists);
     pass_on();
+}
+
+void Block::park(const char *what, Site site) {
+    Fiber *f = current();
+    f->parked = what, f->site = site;
+    warp().parked |= 1u << lane();
+    pass_on();
+}
+
+void Block::unpark(Fiber &f) {
+    Warp &w = warps[f.thread.x / LANES];
+    unsigned bit = 1u << f.thread.x % LANES;
+    w.parked &= ~bit;
+    wake(w, bit);
 }
 
 void Block::collective(const Collective *c, unsigned mask, void *operands, Site site) {
@@ -248,6 +265,7 @@ static std::string place(const Fiber &f, const Warp &w) {
     unsigned bit = 1u << f.thread.x % LANES;
     if (w.exited & bit) snprintf(s, sizeof s, "thread %u has ended", f.thread.x);
     else if (w.at_barrier & bit) snprintf(s, sizeof s, "thread %u waits at the __syncthreads of %s:%d", f.thread.x, f.site.file, f.site.line);
+    else if (w.parked & bit) snprintf(s, sizeof s, "thread %u waits for %s at %s:%d", f.thread.x, f.parked.c_str(), f.site.file, f.site.line);
     else snprintf(s, sizeof s, "thread %u waits for its warp at %s with mask %08x at %s:%d", f.thread.x, f.waits_for->name, f.mask, f.site.file, f.site.line);
     return s;
 }
@@ -260,6 +278,8 @@ void Block::stop_at_deadlock() {
         unsigned missing = fibers[i].mask & w.exists & ~w.in_collective;
         if (missing) fail("divergent warp: %s; %s", place(fibers[i], w).c_str(), place(w.fiber[__builtin_ctz(missing)], w).c_str());
     }
+    for (unsigned i = 0; i < threads; i++)
+        if (warps[i / LANES].parked >> i % LANES & 1) fail("deadlock: %s", place(fibers[i], warps[i / LANES]).c_str());
     unsigned waiting = 0, absent = 0;
     for (unsigned i = 0; i < threads; i++) (warps[i / LANES].at_barrier >> i % LANES & 1 ? waiting : absent) = i;
     fail("missing barrier: %s; %s", place(fibers[waiting], warps[waiting / LANES]).c_str(), place(fibers[absent], warps[absent / LANES]).c_str());
@@ -291,12 +311,19 @@ void *Block::dynamic(size_t bytes) {
 
 // shared_address gives the 32-bit address that a device would: 1 KB is the system's, then, unlike a device, dynamic
 // memory before static memory. It is the same as the host's modulo 1024, for code that aligns addresses itself.
+unsigned Block::shared_start() const { return 1024 + reinterpret_cast<uintptr_t>(dynamic_base) % 1024; }
+
 unsigned Block::shared_address(const void *p) {
     const char *c = static_cast<const char *>(p);
-    size_t start = 1024 + reinterpret_cast<uintptr_t>(dynamic_base) % 1024;
     if (!in_shared(p, 0)) fail("an address that is not in shared memory is converted to one that is");
-    if (c >= dynamic_base) return start + (c - dynamic_base);
-    return round_up(start + dynamic_bytes, 1024) + (c - static_base);
+    if (c >= dynamic_base) return shared_start() + (c - dynamic_base);
+    return round_up(shared_start() + dynamic_bytes, 1024) + (c - static_base);
+}
+
+void *Block::shared_pointer(unsigned address, size_t bytes) const {
+    unsigned statics = round_up(shared_start() + dynamic_bytes, 1024);
+    char *p = address < statics ? dynamic_base + (int64_t(address) - shared_start()) : static_base + (address - statics);
+    return in_shared(p, bytes) ? p : nullptr;
 }
 
 void *shared(const void *declaration, size_t bytes, size_t align, const char *name) { return running->shared(declaration, bytes, align, name); }

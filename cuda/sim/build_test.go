@@ -43,7 +43,8 @@ func testSources(t testing.TB) fs.FS {
 func engineSources(t testing.TB) fs.FS {
 	t.Helper()
 	out := fstest.MapFS{}
-	for _, name := range []string{"device.h", "fiber.h", "engine.h", "hs_sim.h", "checks.h", "checks.cpp", "block.cpp", "warp.cpp", "fault.cpp", "engine.cpp"} {
+	for _, name := range []string{"device.h", "fiber.h", "engine.h", "hs_sim.h", "checks.h", "checks.cpp", "block.cpp", "warp.cpp", "fault.cpp", "engine.cpp",
+		"async.h", "hopper_sim.h", "hopper.cpp", "wgmma.cpp", "tensor_map.h", "tensor_map.cpp"} {
 		text, err := own.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -106,6 +107,7 @@ type launch struct {
 	out     int // words
 	p       [4]int
 	in      []uint32
+	mapping string // MAP of run.cpp
 	options Options
 }
 
@@ -124,6 +126,9 @@ func (l launch) run(t testing.TB) ([]uint32, counters, error) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(built.runner, args...)
+	if l.mapping != "" {
+		cmd.Env = append(os.Environ(), "MAP="+l.mapping)
+	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, &out, &report
 	err := cmd.Run()
 	if exit, ok := err.(*exec.ExitError); ok && exit.ExitCode() == 3 {

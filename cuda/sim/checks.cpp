@@ -16,26 +16,29 @@ namespace {
 // Access is who last touched a unit of memory. The generation counts barriers of all blocks, one block after another: blocks
 // do not overlap in this build.
 struct Access {
-    uint32_t generation, block;
-    uint16_t thread, clock;
+    uint32_t generation, block, clock;
+    uint16_t thread;
     const void *pc;
 };
 
 // Unit is what is known of 2 bytes: the last write and two reads that nothing orders, more readers are forgotten.
 struct Unit {
     Access write, read[2];
-    bool copying; // write is a cp.async that is under way
+    bool copying; // write is a background copy that is under way
 };
 
 constexpr size_t UNIT = 2, UNITS = PAGE / UNIT, MOST_PAGES = 8000;
 struct Page { Unit units[UNITS]; };
 
-// Clocks of the lanes of a warp: of[a][b] is the last time of lane b that lane a knows to be past. They start anew at every
-// barrier of the block.
-struct Clocks { uint16_t of[LANES][LANES]; };
+// Clock of a thread: of[u] is the last time of thread u that it knows to be past. It starts anew at every barrier of the block.
+struct Clock {
+    uint32_t generation = 0;
+    bool joined = false; // it knows of others
+    std::vector<uint32_t> of;
+};
 
 std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
-Clocks clocks[MAX_WARPS];
+Clock clocks[MAX_THREADS];
 uint32_t generation = 1, launch_start = 1, block_start = 1, block_number;
 
 Unit &unit(uintptr_t p) {
@@ -50,16 +53,21 @@ Unit &unit(uintptr_t p) {
     return page->units[p % PAGE / UNIT];
 }
 
-void reset_clocks(Block &b) {
-    for (unsigned w = 0; w < b.warp_count; w++) {
-        memset(&clocks[w], 0, sizeof clocks[w]);
-        for (unsigned l = 0; l < LANES; l++) clocks[w].of[l][l] = 1;
-    }
+Clock &clock_of(unsigned thread) {
+    Clock &c = clocks[thread];
+    if (c.generation == generation) return c;
+    if (c.joined || c.of.size() != running->threads) c.of.assign(running->threads, 0);
+    c.generation = generation, c.joined = false, c.of[thread] = 1;
+    return c;
+}
+
+void join(std::vector<uint32_t> &to, const std::vector<uint32_t> &from) {
+    for (size_t i = 0; i < from.size(); i++) to[i] = std::max(to[i], from[i]);
 }
 
 Access now(const void *pc) {
     unsigned t = self->thread.x;
-    return {generation, block_number, (uint16_t)t, clocks[t / LANES].of[t % LANES][t % LANES], pc};
+    return {generation, block_number, clock_of(t).of[t], (uint16_t)t, pc};
 }
 
 bool happened(const Access &a, uint32_t since) { return a.generation && a.generation >= since; }
@@ -69,7 +77,7 @@ bool ordered(const Access &a) {
     unsigned t = self->thread.x;
     if (a.generation < block_start) return false;
     if (a.generation < generation || a.thread == t) return true;
-    return a.thread / LANES == t / LANES && clocks[t / LANES].of[t % LANES][a.thread % LANES] >= a.clock;
+    return clock_of(t).of[a.thread] >= a.clock;
 }
 
 // line_of gives the places of the sources behind an address, the innermost first.
@@ -120,7 +128,7 @@ void check_unit(uintptr_t p, bool write, const void *pc, bool scratch) {
     uint32_t since = scratch ? block_start : launch_start;
     if (u.copying && happened(u.write, since)) {
         Block &b = *running;
-        b.fail("race: it %s %s at %s while the cp.async of thread %u at %s is under way", write ? "writes" : "reads", name_of(b, p).c_str(),
+        b.fail("race: it %s %s at %s while the copy of thread %u at %s is under way", write ? "writes" : "reads", name_of(b, p).c_str(),
                line_of(pc).c_str(), u.write.thread, line_of(u.write.pc).c_str());
     }
     if (happened(u.write, since) && !ordered(u.write)) fail_race(p, write, pc, u.write, true);
@@ -157,24 +165,35 @@ void check_launch() {
 void check_block(Block &b) {
     block_start = ++generation;
     block_number = b.fibers[0].block.x + b.fibers[0].grid.x * (b.fibers[0].block.y + b.fibers[0].grid.y * b.fibers[0].block.z);
-    reset_clocks(b);
 }
 
-void check_barrier(Block &b) {
-    generation++;
-    reset_clocks(b);
-}
+void check_barrier(Block &) { generation++; }
 
 void check_warp_barrier(Warp &w, unsigned mask) {
-    Clocks &c = clocks[&w - running->warps];
-    uint16_t joined[LANES] = {};
+    std::vector<uint32_t> all(running->threads);
     for (unsigned l = 0; l < LANES; l++)
-        for (unsigned k = 0; mask >> l & 1 && k < LANES; k++) joined[k] = std::max(joined[k], c.of[l][k]);
+        if (mask >> l & 1) join(all, clock_of(w.fiber[l].thread.x).of);
     for (unsigned l = 0; l < LANES; l++) {
         if (!(mask >> l & 1)) continue;
-        memcpy(c.of[l], joined, sizeof joined);
-        c.of[l][l]++;
+        unsigned t = w.fiber[l].thread.x;
+        Clock &c = clock_of(t);
+        c.of = all, c.joined = true, c.of[t]++;
     }
+}
+
+void check_release(Order &o) {
+    unsigned t = self->thread.x;
+    Clock &c = clock_of(t);
+    if (o.generation != generation) o.of.assign(running->threads, 0), o.generation = generation;
+    join(o.of, c.of);
+    c.of[t]++;
+}
+
+void check_acquire(const Order &o) {
+    if (o.generation != generation) return; // a barrier of the block came after it
+    Clock &c = clock_of(self->thread.x);
+    join(c.of, o.of);
+    c.joined = true;
 }
 
 void check_access(const void *where, size_t bytes, bool write, const void *pc) {
@@ -204,6 +223,25 @@ void check_copy_done(const Copy &c) {
         u.copying = false;
         u.write = now(u.write.pc);
     }
+}
+
+// each_unit calls f for every unit that a bulk copy writes; a swizzle stays within it.
+template <class F> static void each_unit(const Bulk &c, F f) {
+    for (size_t i = 0; i < (size_t)c.rows * c.row_bytes; i += UNIT) f(unit(reinterpret_cast<uintptr_t>(c.dst) + i));
+}
+
+void check_bulk_issued(const Bulk &c, const void *pc) {
+    check_access(c.dst, (size_t)c.rows * c.row_bytes, true, pc);
+    each_unit(c, [](Unit &u) { u.copying = true; });
+    for (int64_t y = std::max<int64_t>(c.y, 0); y < std::min<int64_t>(c.y + c.rows, c.src_rows); y++) {
+        int64_t from = std::max<int64_t>(c.x, 0), to = std::min<int64_t>(c.x + c.row_bytes, c.src_width);
+        if (from < to) check_access(c.src + y * c.src_stride + from, to - from, false, pc);
+    }
+}
+
+// check_bulk_done: the write stays the issuing thread's at its issue, which the mbarrier's waiters know to be past.
+void check_bulk_done(const Bulk &c) {
+    each_unit(c, [](Unit &u) { u.copying = false; });
 }
 
 } // namespace hs_sim

@@ -3,7 +3,7 @@
 // before what is known exactly and at little cost. Undefined behaviour that gcc can instrument is found on the way.
 //
 // Two accesses of which one is a write are a race unless a barrier of the block lies between them, a __syncwarp of lanes of
-// one warp does, or one thread made both. Shuffles, mma and ldmatrix order no memory. Blocks of a launch are never ordered.
+// one warp does, or a named barrier or mbarrier does, or one thread made both. Shuffles, mma and ldmatrix order no memory. Blocks of a launch are never ordered.
 // A cp.async writes from its issue to the wait that covers it. Memory is looked at in units of 2 bytes.
 #pragma once
 #include "fiber.h"
@@ -19,6 +19,10 @@ void check_warp_barrier(Warp &w, unsigned mask);
 void check_access(const void *p, size_t bytes, bool write, const void *pc);
 void check_copy_issued(const Copy &c, const void *pc);
 void check_copy_done(const Copy &c);
+void check_release(Order &o); // what the current thread did is before what acquires o
+void check_acquire(const Order &o);
+void check_bulk_issued(const Bulk &c, const void *pc);
+void check_bulk_done(const Bulk &c);
 #else
 constexpr bool CHECKED = false;
 inline void check_launch() {}
@@ -28,6 +32,10 @@ inline void check_warp_barrier(Warp &, unsigned) {}
 inline void check_access(const void *, size_t, bool, const void *) {}
 inline void check_copy_issued(const Copy &, const void *) {}
 inline void check_copy_done(const Copy &) {}
+inline void check_release(Order &) {}
+inline void check_acquire(const Order &) {}
+inline void check_bulk_issued(const Bulk &, const void *) {}
+inline void check_bulk_done(const Bulk &) {}
 #endif
 
 } // namespace hs_sim

@@ -131,7 +131,7 @@ func TestCheckedBuild(t *testing.T) {
 		{launch{kernel: "missing_syncwarp"}, []string{"race", line("missing_syncwarp", "part[threadIdx.x] ="), line("missing_syncwarp", "part[v]")}},
 		{launch{kernel: "reused_too_early", threads: 128}, []string{"race", line("reused_too_early", "value = i"), line("reused_too_early", "= value;")}},
 		{launch{kernel: "two_blocks_write", blocks: 2}, []string{"race", "global memory", "of block number", line("two_blocks_write", "a.out")}},
-		{launch{kernel: "read_before_wait"}, []string{"race", "cp.async", "under way", line("read_before_wait", "cp_async16"), line("read_before_wait", "m[threadIdx.x].w[0]")}},
+		{launch{kernel: "read_before_wait"}, []string{"race", "the copy of thread", "under way", line("read_before_wait", "cp_async16"), line("read_before_wait", "m[threadIdx.x].w[0]")}},
 		{launch{kernel: "wait_without_barrier", threads: 128}, []string{line("wait_without_barrier", "m[threadIdx.x ^ 64]")}},
 		{launch{kernel: "uninitialised"}, []string{"uninitialised", "shared memory m", line("uninitialised", "+ 1")}},
 		{launch{kernel: "past_dynamic", dynamic: 128, p: [4]int{-30}}, []string{"outside", line("past_dynamic", "else")}},

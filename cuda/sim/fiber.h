@@ -4,6 +4,7 @@
 // An instruction of the warp (shuffle, mma, ldmatrix, __syncwarp) is a Collective: each lane leaves a pointer to its
 // operands and waits; the last one to arrive computes for all. That costs one switch a lane.
 #pragma once
+#include "async.h"
 #include "device.h"
 #include <stdint.h>
 #include <string>
@@ -37,14 +38,16 @@ struct Fiber : Thread {
     const Collective *waits_for; // null: not waiting for its warp
     unsigned mask;
     void *operands;
-    Site site; // where it waits
+    const void *pc;     // of an instruction whose accesses are noted later
+    Site site;          // where it waits
+    std::string parked; // for what, outside its warp and the block's barrier
     std::vector<Copy> copies;
     uint64_t groups; // committed
 };
 
 struct Warp {
     Fiber *fiber; // lane 0
-    unsigned exists, ready, in_collective, at_barrier, exited;
+    unsigned exists, ready, in_collective, at_barrier, parked, exited;
 };
 
 // Shared is one static declaration's place in this block.
@@ -72,11 +75,15 @@ struct Block {
     [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 2, 3)));
     void collective(const Collective *c, unsigned mask, void *operands, Site site);
     void barrier(Site site);
+    // park stops the current fiber until unpark; what says what it waits for.
+    void park(const char *what, Site site);
+    void unpark(Fiber &f);
 
     bool in_shared(const void *p, size_t bytes) const;
     void *shared(const void *declaration, size_t bytes, size_t align, const char *name);
     void *dynamic(size_t bytes);
     unsigned shared_address(const void *p);
+    void *shared_pointer(unsigned address, size_t bytes) const; // null outside
 
     uint32_t random() { // xorshift64*
         rng ^= rng >> 12, rng ^= rng << 25, rng ^= rng >> 27;
@@ -100,6 +107,7 @@ struct Block {
     char *memory = nullptr, *static_base = nullptr, *dynamic_end = nullptr, *dynamic_base = nullptr;
     size_t static_used = 0, static_bytes = 0, dynamic_bytes = 0;
     std::vector<Shared> declarations;
+    Async async;
 
   private:
     static void enter();
@@ -111,6 +119,7 @@ struct Block {
     void pass_on();
     void stop_at_deadlock();
     [[noreturn]] void leave();
+    unsigned shared_start() const;
 };
 
 // running is the block that this OS thread is in, null outside run.

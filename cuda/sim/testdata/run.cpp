@@ -1,4 +1,6 @@
 // run.cpp: launches one kernel of a simulator library, for the tests of the engine.
+// With MAP="type,width,rows,stride bytes,box width,box rows,swizzle" in the environment the first 128 bytes of the input become a
+// tensor map of what follows them.
 //   run LIBRARY KERNEL GRID THREADS DYNAMIC_BYTES SEED REPEAT OUT_WORDS P0 P1 P2 P3 <input >output
 // Every test kernel takes Args. Input and output are raw words; output is poisoned first. With REPEAT the launch is made
 // for that many seeds from SEED on; output is that of the last one. A launch that fails prints why on stderr and exits 3. Otherwise
@@ -17,6 +19,16 @@ struct Args {
     int p[4];
 };
 
+static void make_map(void *library, unsigned *input, const char *text) {
+    unsigned long long dims[2], stride;
+    unsigned type, box[2], swizzle, steps[2] = {1, 1};
+    auto encode = (int (*)(void *, int, unsigned, void *, const unsigned long long *, const unsigned long long *, const unsigned *,
+                           const unsigned *, int, int, int, int))dlsym(library, "cuTensorMapEncodeTiled");
+    if (!encode || sscanf(text, "%u,%llu,%llu,%llu,%u,%u,%u", &type, dims, dims + 1, &stride, box, box + 1, &swizzle) != 7) exit(4);
+    int rc = encode(input, type, 2, input + 32, dims, &stride, box, steps, 0, swizzle, 0, 0);
+    if (rc) fprintf(stderr, "cuTensorMapEncodeTiled: %d", rc), exit(3);
+}
+
 int main(int, char **v) {
     void *library = dlopen(v[1], RTLD_NOW);
     if (!library) return fprintf(stderr, "%s\n", dlerror()), 2;
@@ -26,7 +38,10 @@ int main(int, char **v) {
     unsigned long long seed = strtoull(v[6], nullptr, 10);
     std::vector<unsigned> in, out;
     for (unsigned word; fread(&word, 4, 1, stdin) == 1;) in.push_back(word);
-    Args a = {in.data(), nullptr, atoll(v[8]), {atoi(v[9]), atoi(v[10]), atoi(v[11]), atoi(v[12])}};
+    unsigned *input = (unsigned *)aligned_alloc(64, (in.size() * 4 + 127) / 64 * 64);
+    memcpy(input, in.data(), in.size() * 4);
+    if (getenv("MAP")) make_map(library, input, getenv("MAP"));
+    Args a = {input, nullptr, atoll(v[8]), {atoi(v[9]), atoi(v[10]), atoi(v[11]), atoi(v[12])}};
     for (int i = 0; i < atoi(v[7]); i++) {
         out.assign(a.words, ~0u);
         a.out = out.data();
