@@ -181,8 +181,9 @@ func TestNodesDiffer(t *testing.T) {
 		_, err := nodes.Gather(ctx, place, runHash(c), nil)
 		gathered <- err
 	}()
-	place.Node = 1
-	if err := Follow(ctx, other, place, t.Output()); err == nil || !strings.Contains(err.Error(), "another config") {
+	me := place
+	me.Node = 1
+	if err := Follow(ctx, other, me, t.Output()); err == nil || !strings.Contains(err.Error(), "another config") {
 		t.Errorf("another config: %v", err)
 	}
 	cancel()
