@@ -321,7 +321,8 @@ func TestDevicesAgree(t *testing.T) {
 			one := trainGroup(t, dir, cfg, newDevices(t, 1, kernels.F32), 1, Options{})
 			compare := func(name string, got trained) {
 				closeTensors(t, name, got.moments, one.moments, 1e-4)
-				if d := math.Abs(got.norms[0]/one.norms[0] - 1); !(d < 1e-5) {
+				// Products in float64 alone move the norm of this model's gradient by 1e-5.
+				if d := math.Abs(got.norms[0]/one.norms[0] - 1); !(d < 5e-5) {
 					t.Errorf("%s: gradient norm %g, one device has %g", name, got.norms[0], one.norms[0])
 				}
 			}
