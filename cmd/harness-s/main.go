@@ -51,7 +51,7 @@ func run(args []string) int {
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("harness-s"),
-		kong.Description("Learning from sibling harnesses: GRPO with rescue, on one node."),
+		kong.Description("Learning from sibling harnesses: GRPO with rescue, on a CPU or on GPUs."),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
 	if err != nil {
