@@ -3,6 +3,7 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,28 @@ static char *file_of(void *function, const char *path) {
     return strdup(dladdr(function, &info) && info.dli_fname ? info.dli_fname : path);
 }
 
+// keep is the one table with these functions: a library that is opened again has the same ones. Tables live as long as the
+// process, since whoever was handed one may still call.
+static void *keep(void *table, size_t bytes) {
+    static struct kept {
+        void *table;
+        size_t bytes;
+        struct kept *next;
+    } *all;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    for (struct kept *k = all; k; k = k->next)
+        if (k->bytes == bytes && memcmp(k->table, table, bytes) == 0) {
+            free(table);
+            pthread_mutex_unlock(&lock);
+            return k->table;
+        }
+    struct kept *k = malloc(sizeof *k);
+    if (k) *k = (struct kept){table, bytes, all}, all = k;
+    pthread_mutex_unlock(&lock);
+    return table;
+}
+
 #define NEED(field, symbol, params)                                                     \
     if (!(*(void **)&t->field = symbol_of(lib, symbol))) return fail(t, why, "function %s missing", symbol);
 #define MAY(field, symbol, params) *(void **)&t->field = symbol_of(lib, symbol);
@@ -79,7 +102,7 @@ hs_driver *hs_driver_open(const char *path, char **file, char **why) {
     HS_DRIVER_OPTIONAL(MAY)
     MAY(last_error, HS_SIM_LAST_ERROR, )
     *file = file_of((void *)t->init, path);
-    return t;
+    return keep(t, sizeof *t);
 }
 
 hs_blas *hs_blas_open(const char *path, char **file, char **why) {
@@ -90,7 +113,7 @@ hs_blas *hs_blas_open(const char *path, char **file, char **why) {
     NEED(version, HS_BLAS_VERSION, )
     NEED(status_name, HS_BLAS_STATUS_NAME, )
     *file = file_of((void *)t->version, path);
-    return t;
+    return keep(t, sizeof *t);
 }
 
 hs_nccl *hs_nccl_open(const char *path, char **file, char **why) {
@@ -101,7 +124,7 @@ hs_nccl *hs_nccl_open(const char *path, char **file, char **why) {
     NEED(error_text, HS_NCCL_ERROR_TEXT, )
     MAY(last_error, HS_NCCL_LAST_ERROR, )
     *file = file_of((void *)t->version, path);
-    return t;
+    return keep(t, sizeof *t);
 }
 
 // Driver and devices.
