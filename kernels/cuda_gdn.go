@@ -245,20 +245,18 @@ func (p *gdnPass) walk(qkv Buffer) (gdnWalkArgs, gdnLaunch) {
 
 // backwardThreads and backwardShared follow GDNBackward of cu/gdn_backward.cu.
 func (p *gdnPass) backwardThreads() int {
-	if p.dk < 64 {
+	if p.dk < 64 || p.dtype == F32 {
 		return 256
 	}
 	return 512
 }
 
 func (p *gdnPass) backwardShared() int {
-	width := 64
-	matrices := 2*ChunkLen*p.tile(ChunkLen) + 4*ChunkLen*(ChunkLen+2)
+	warps, width, matrices := p.backwardThreads()/32, 64, 2*ChunkLen*p.tile(ChunkLen)+4*ChunkLen*(ChunkLen+2)
 	if p.dtype == F32 {
-		width, matrices = 16, ChunkLen*p.tile(ChunkLen)
+		width, matrices = 16, ChunkLen*p.tile(ChunkLen)+64
 	}
-	warps := p.backwardThreads() / 32
-	sums := 4 * ChunkLen * (3*warps/4 + 2*warps + 2 + 8)
-	load := 3*ChunkLen*p.tile(width) + 2*width*p.tile(p.dk)
-	return 2*ChunkLen*p.tile(p.dk) + max(load, matrices+sums+256)
+	load := 2*ChunkLen*p.tile(width) + width*p.tile(p.dk) + max(width*p.tile(p.dk), ChunkLen*p.tile(width))
+	gates := ChunkLen*(32+4*3*warps/4+4*2) + 4*warps
+	return 2*ChunkLen*p.tile(p.dk) + gates + max(load, matrices+4*2*warps*ChunkLen) + 64
 }

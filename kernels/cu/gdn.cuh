@@ -50,6 +50,13 @@ struct alignas(16) GDNGate {
     float gamma, unused, high, low; // exp(G), and G in two parts
 };
 
+// fresh is x, of which the compiler knows nothing: what is computed from it is computed again and not kept in registers.
+#ifdef HS_SIM
+HD int fresh(int x) { return x; }
+#else
+HD int fresh(int x) { asm volatile("" : "+r"(x)); return x; }
+#endif
+
 // GDN_KERNELS makes a kernel for each padded key dim, in both storage types.
 #define GDN_KERNELS(name, Args, THREADS) \
     KERNEL(name##_k32_f32, Args, THREADS) { name<float, 32>(a); } \
@@ -67,17 +74,34 @@ HD void put_pair(float *dst, float x, float y) { *reinterpret_cast<Pair *>(dst) 
 // gdn_slot is the place of the state between two chunks of a row; t0 is the first token of the later one.
 HD i64 gdn_slot(i64 t0) { return t0 / GDN_C - 1; }
 
-// load_part starts copying `rows` rows of 1<<LOG pieces of 16 bytes to dst (row stride ld). Rows from `valid` on and
-// columns from `cols` on become 0. gap is how many rows of dst are skipped after every 16.
-template <class T> HD void load_part(T *dst, int ld, const T *src, i64 stride, int rows, int log, int valid, int cols, int gap = 0) {
+// load_part starts copying ROWS rows of COLS values to dst (row stride LD) by THREADS threads, of which the caller is number
+// `thread`. Rows from `valid` on and columns from `cols` on become 0. GAP is how many rows of dst are skipped after every 16.
+template <int ROWS, int COLS, int LD, int THREADS, int GAP = 0, class T>
+HD void load_part(T *dst, const T *src, i64 stride, int valid, int cols, int thread) {
+    constexpr int PER = 16 / sizeof(T), PIECES = COLS / PER, STEP = THREADS / PIECES;
+    static_assert(THREADS % PIECES == 0 && (STEP % 16 == 0 || 16 % STEP == 0), "a thread keeps its column, and its place in 16 rows");
+    int r = thread / PIECES, c = thread % PIECES * PER;
+    src += r * stride + c;
+    dst += (r + r / 16 * GAP) * LD + c;
+    if (c >= cols) valid = 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP) {
+        if (ROWS % STEP && r + i >= ROWS) continue;
+        cp_async16(dst + (i + i / 16 * GAP) * LD, src, r + i < valid);
+        src += STEP * stride;
+    }
+}
+
+// load_part for sizes known at run time: `rows` rows of 1<<log pieces of 16 bytes.
+template <class T> HD void load_part(T *dst, int ld, const T *src, i64 stride, int rows, int log, int valid, int cols) {
     constexpr int PER = 16 / sizeof(T);
     for (int i = threadIdx.x; i < rows << log; i += blockDim.x) {
         int r = i >> log, c = (i & ((1 << log) - 1)) * PER;
         bool ok = r < valid && c < cols;
-        cp_async16(dst + (r + (r >> 4) * gap) * ld + c, src + (ok ? r * stride + c : 0), ok);
+        cp_async16(dst + r * ld + c, src + (ok ? r * stride + c : 0), ok);
     }
 }
-// log_pieces is the LOG of load_part for a row of n values, n a power of two.
+// log_pieces is the log of load_part for a row of n values, n a power of two.
 template <class T> HD int log_pieces(int n) {
     int log = 0;
     while ((16 / (int)sizeof(T)) << log < n) log++;

@@ -31,16 +31,17 @@ struct GDNBackwardArgs {
 
 // GDNBackward is the shape of a block's work: 4 rows of warps of 16 tokens, COLS columns of warps over Dk or the pairs.
 template <class T, int DK> struct GDNBackward {
-    static constexpr int COLS = DK >= 64 ? 4 : 2, WARPS = 4 * COLS;
+    static constexpr int COLS = sizeof(T) == 2 && DK >= 64 ? 4 : 2, WARPS = 4 * COLS, THREADS = 32 * WARPS;
     static constexpr int NK = DK / 8 / COLS, NP = 8 / COLS; // 8-blocks a warp has of Dk and of 64 tokens
     static constexpr int BV = sizeof(T) == 2 ? 64 : 16;     // columns of Dv at a time
     static constexpr int LD = DK + Tile<T>::PAD, LDV = BV + Tile<T>::PAD, LDP = GDN_C + Tile<T>::PAD, LDW = GDN_C + 2;
 
-    // Tiles of a block of Dv.
+    // Tiles of a block of Dv. They come by twice, for the products with S and for all others: with both at once a thread
+    // would have more sums than registers.
     struct Load {
         T up[2 * GDN_C * LDV]; // do and dv, 16 rows each in turn
-        T e[GDN_C * LDV];
-        T S[BV * LD], D[BV * LD]; // transposed
+        T D[BV * LD];          // transposed, like S
+        union { T S[BV * LD], e[GDN_C * LDV]; };
     };
     // What comes after them: fp32 has room for one matrix of pairs at a time.
     static constexpr bool ONE = sizeof(T) == 4;
@@ -48,13 +49,13 @@ template <class T, int DK> struct GDNBackward {
         union { T dP[GDN_C * LDP]; float W1[ONE ? GDN_C * LDW : 1]; };
         T Z[ONE ? 8 : GDN_C * LDP];
         float W[ONE ? 1 : GDN_C * LDW];
-        float dot[3][COLS][GDN_C]; // by column of warps: q·(do S'), k·(dv S'), k·(e D')
         float part[2][WARPS][GDN_C];
-        float rq[GDN_C], rk[GDN_C], red[WARPS];
-        GDNGate gate[GDN_C];
     };
     struct Shared {
         T q[GDN_C * LD], k[GDN_C * LD];
+        GDNGate gate[GDN_C];
+        float dot[3][COLS][GDN_C]; // by column of warps: q·(do S'), k·(dv S'), k·(e D')
+        float rq[GDN_C], rk[GDN_C], red[WARPS];
         union { Load load; Pairs pairs; };
     };
 };
@@ -62,7 +63,8 @@ template <class T, int DK> struct GDNBackward {
 // get_matrix fills a transposed tile [BV,DK] from an fp32 state [Dk,Dv], or with zeros where there is none.
 template <class T, int DK> HD void get_matrix(T *dst, const float *src, int Dk, int Dv, int v0) {
     using B = GDNBackward<T, DK>;
-    for (int i = threadIdx.x; i < B::BV * DK; i += blockDim.x) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < B::BV * DK; i += B::THREADS) {
         int v = i % B::BV, k = i / B::BV;
         put(dst[v * B::LD + k], src && k < Dk && v0 + v < Dv ? src[k * Dv + v0 + v] : 0.0f);
     }
@@ -106,7 +108,7 @@ template <int WARPS> HD void pair_sums(float (&part)[2][WARPS][GDN_C], const flo
 
 // finish_gates: dg and dbeta of a chunk and value head, by one warp; a lane has two tokens.
 template <class T, int DK>
-HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>::Pairs &p, float DS, i64 t0, int n, int h) {
+HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>::Shared &sh, float DS, i64 t0, int n, int h) {
     using B = GDNBackward<T, DK>;
     int l = lane_id();
     float rect[2], b[2], h_[2];
@@ -114,10 +116,10 @@ HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>
         int t = 2 * l + j;
         float sum[2] = {}, dot[3] = {};
         for (int k = 0; k < 2; k++)
-            for (int w = 0; w < B::WARPS; w++) sum[k] += p.part[k][w][t];
+            for (int w = 0; w < B::WARPS; w++) sum[k] += sh.pairs.part[k][w][t];
         for (int k = 0; k < 3; k++)
-            for (int c = 0; c < B::COLS; c++) dot[k] += p.dot[k][c][t];
-        GDNGate g = p.gate[t];
+            for (int c = 0; c < B::COLS; c++) dot[k] += sh.dot[k][c][t];
+        GDNGate g = sh.gate[t];
         rect[j] = sum[0];
         b[j] = g.q_in * dot[0] - g.k_in * dot[1];
         h_[j] = g.k_out * dot[2];
@@ -133,7 +135,7 @@ HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>
     float after = __shfl_down_sync(ALL_LANES, from, 1), before = __shfl_up_sync(ALL_LANES, to, 1);
     if (l == 31) after = 0;
     if (l == 0) before = 0;
-    float end = p.gate[n - 1].gamma * DS;
+    float end = sh.gate[n - 1].gamma * DS;
     float dg[2] = {rect[0] + from + before + end, rect[1] + (after + b[1]) + (before + h_[0]) + end};
     for (int j = 0; j < 2; j++)
         if (2 * l + j < n) a.dg[(t0 + 2 * l + j) * a.Hv + h] = dg[j];
@@ -163,6 +165,55 @@ HD void norm_backward(T *dx, i64 Ch, const Frag<1, GDNBackward<T, DK>::NK> &dy, 
     }
 }
 
+// get_state_block gets columns v0.. of S or D to a tile: at the row's edge from the row's own state (null = 0), else from
+// `states`, where the walk left it.
+template <class T, int DK>
+HD void get_state_block(T *tile, const GDNBackwardArgs &a, const void *states, i64 slot, bool edge, const float *own, int row,
+                        int h, int v0, int thread) {
+    using B = GDNBackward<T, DK>;
+    if (edge) get_matrix<T, DK>(tile, own ? own + ((i64)row * a.Hv + h) * a.Dk * a.Dv : nullptr, a.Dk, a.Dv, v0);
+    else load_part<B::BV, DK, B::LD, B::THREADS>(tile, (const T *)states + ((slot * a.Hv + h) * a.Dv + v0) * a.Dk, a.Dk, a.Dv - v0, a.Dk, thread);
+}
+
+// load_block gets what value head h needs of the columns from v0 on: do, dv, D, and S or e.
+template <class T, int DK, bool WITH_S>
+HD void load_block(typename GDNBackward<T, DK>::Load &to, const GDNBackwardArgs &a, const GDNChunk &c, int h, int v0) {
+    using B = GDNBackward<T, DK>;
+    constexpr int LDV = B::LDV, BV = B::BV, THREADS = B::THREADS;
+    int thread = fresh(threadIdx.x), left = a.Dv - v0;
+    i64 col = (i64)h * a.Dv + v0, stride = (i64)a.Hv * a.Dv;
+    load_part<GDN_C, BV, LDV, THREADS, 16>(to.up, (const T *)a.dout + c.t0 * stride + col, stride, c.n, left, thread);
+    const T *dv = (const T *)a.dqkv + c.t0 * a.Ch + 2 * (i64)a.Hk * a.Dk + col;
+    load_part<GDN_C, BV, LDV, THREADS, 16>(to.up + 16 * LDV, dv, a.Ch, c.n, left, thread);
+    get_state_block<T, DK>(to.D, a, a.dstate, gdn_slot(c.t0 + GDN_C), c.last, a.dlast, c.row, h, v0, thread);
+    if (WITH_S) get_state_block<T, DK>(to.S, a, a.state, gdn_slot(c.t0), c.first, a.first, c.row, h, v0, thread);
+    else load_part<GDN_C, BV, LDV, THREADS>(to.e, (const T *)a.e + (h * a.T + c.t0) * a.Dv + v0, a.Dv, c.n, left, thread);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+}
+
+// matrix_dot is a thread's part of <S,D>.
+template <class T, int DK> HD float matrix_dot(const typename GDNBackward<T, DK>::Load &load) {
+    using B = GDNBackward<T, DK>;
+    float sum = 0;
+    for (int i = threadIdx.x; i < B::BV * DK / 8; i += B::THREADS) {
+        float x[8], y[8];
+        int at = i / (DK / 8) * B::LD + i % (DK / 8) * 8;
+        ld8(x, load.S + at), ld8(y, load.D + at);
+        for (int j = 0; j < 8; j++) sum = fmaf(x[j], y[j], sum);
+    }
+    return sum;
+}
+
+// each_pair calls f(b, v, i, j) for every value of a fragment whose first is pair (row, col).
+template <int NP, class F> HD void each_pair(int row, int col, F f) {
+#pragma unroll
+    for (int b = 0; b < NP; b++)
+#pragma unroll
+        for (int v = 0; v < 4; v++) f(b, v, row + frag_row(0, v), col + frag_col(b, v));
+}
+
 // Grid: chunks, key heads; a block goes through the value heads of its key head in order.
 template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
     using B = GDNBackward<T, DK>;
@@ -172,121 +223,117 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
     typename B::Load &load = sh.load;
     typename B::Pairs &pairs = sh.pairs;
     GDNChunk c = gdn_chunk(a.chunks, blockIdx.x);
-    int kh = blockIdx.y, group = a.Hv / a.Hk, n = c.n, Dk = a.Dk, Dv = a.Dv;
+    int kh = blockIdx.y, group = a.Hv / a.Hk, n = c.n;
     int row = 16 * (warp_id() & 3), wc = warp_id() >> 2, kcol = wc * NK * 8, pcol = wc * NP * 8;
-    float scale = rsqrt_((float)Dk);
-    i64 key = c.t0 * a.Ch + (i64)kh * Dk;
-    load_part(sh.q, LD, (const T *)a.qkv + key, a.Ch, GDN_C, log_pieces<T>(DK), n, Dk);
-    load_part(sh.k, LD, (const T *)a.qkv + key + (i64)a.Hk * Dk, a.Ch, GDN_C, log_pieces<T>(DK), n, Dk);
+    bool hasS = !c.first || a.first, hasD = !c.last || a.dlast;
+    const T *x = (const T *)a.qkv + c.t0 * a.Ch + (i64)kh * a.Dk;
+    load_part<GDN_C, DK, LD, B::THREADS>(sh.q, x, a.Ch, n, a.Dk, threadIdx.x);
+    load_part<GDN_C, DK, LD, B::THREADS>(sh.k, x + (i64)a.Hk * a.Dk, a.Ch, n, a.Dk, threadIdx.x);
+    if (threadIdx.x < GDN_C) {
+        i64 at = 2 * (kh * a.T + c.t0 + threadIdx.x);
+        sh.rq[threadIdx.x] = threadIdx.x < n ? a.norm[at] : 0.0f;
+        sh.rk[threadIdx.x] = threadIdx.x < n ? a.norm[at + 1] : 0.0f;
+    }
 
     Frag<1, NK> dq, dk;
     dq.zero(), dk.zero();
+#pragma unroll 1
     for (int h = kh * group; h < (kh + 1) * group; h++) {
-        Frag<2, NK> up; // do S', dv S'
-        Frag<1, NK> eD;
-        Frag<2, NP> RF;
-        up.zero(), eD.zero(), RF.zero();
+        if (threadIdx.x < GDN_C) sh.gate[threadIdx.x] = threadIdx.x < n ? a.gate[h * a.T + c.t0 + threadIdx.x] : GDNGate{};
+        cp_async_commit();
+        cp_async_wait<0>(); // q and k
+        __syncthreads();
         float DS = 0;
-        bool hasS = !c.first || a.first, hasD = !c.last || a.dlast;
-        i64 head = ((i64)c.row * a.Hv + h) * Dk * Dv, stride = (i64)a.Hv * Dv;
-        for (int v0 = 0; v0 < Dv; v0 += B::BV) {
-            constexpr int log = B::BV == 64 ? (sizeof(T) == 2 ? 3 : 4) : (sizeof(T) == 2 ? 1 : 2);
-            load_part(load.up, LDV, (const T *)a.dout + c.t0 * stride + (i64)h * Dv + v0, stride, GDN_C, log, n, Dv - v0, 16);
-            load_part(load.up + 16 * LDV, LDV, (const T *)a.dqkv + c.t0 * a.Ch + 2 * (i64)a.Hk * Dk + (i64)h * Dv + v0, a.Ch, GDN_C, log, n, Dv - v0, 16);
-            load_part(load.e, LDV, (const T *)a.e + (h * a.T + c.t0) * Dv + v0, Dv, GDN_C, log, n, Dv - v0);
-            if (c.first) get_matrix<T, DK>(load.S, a.first ? a.first + head : nullptr, Dk, Dv, v0);
-            else load_part(load.S, LD, (const T *)a.state + ((gdn_slot(c.t0) * a.Hv + h) * Dv + v0) * Dk, Dk, B::BV, log_pieces<T>(DK), Dv - v0, Dk);
-            if (c.last) get_matrix<T, DK>(load.D, a.dlast ? a.dlast + head : nullptr, Dk, Dv, v0);
-            else load_part(load.D, LD, (const T *)a.dstate + ((gdn_slot(c.t0 + GDN_C) * a.Hv + h) * Dv + v0) * Dk, Dk, B::BV, log_pieces<T>(DK), Dv - v0, Dk);
-            cp_async_commit();
-            cp_async_wait<0>();
-            __syncthreads();
-            if (hasS) warp_mma<false, true>(up, load.up + 2 * row * LDV, LDV, load.S + kcol, LD, B::BV);
-            if (hasD) warp_mma<false, true>(eD, load.e + row * LDV, LDV, load.D + kcol, LD, B::BV);
-            warp_mma<false, false>(RF, load.up + 2 * row * LDV, LDV, load.e + pcol * LDV, LDV, B::BV);
-            if (hasS && hasD)
-                for (int i = threadIdx.x; i < B::BV * DK / 8; i += blockDim.x) {
-                    float x[8], y[8];
-                    int at = i / (DK / 8) * LD + i % (DK / 8) * 8;
-                    ld8(x, load.S + at), ld8(y, load.D + at);
-                    for (int j = 0; j < 8; j++) DS = fmaf(x[j], y[j], DS);
-                }
-            __syncthreads();
-        }
-
-        // The tiles give way to matrices over pairs of tokens.
-        for (int i = threadIdx.x; i < GDN_C; i += blockDim.x) {
-            i64 at = 2 * (kh * a.T + c.t0 + i);
-            pairs.gate[i] = i < n ? a.gate[h * a.T + c.t0 + i] : GDNGate{};
-            pairs.rq[i] = i < n ? a.norm[at] : 0.0f;
-            pairs.rk[i] = i < n ? a.norm[at + 1] : 0.0f;
-        }
-        row_dots(pairs.dot[0][wc], up, 0, sh.q, LD, row, kcol);
-        row_dots(pairs.dot[1][wc], up, 1, sh.k, LD, row, kcol);
-        row_dots(pairs.dot[2][wc], eD, 0, sh.k, LD, row, kcol);
-        DS = block_sum(DS, pairs.red);
-        for (int b = 0; b < NK; b++)
-            for (int i = 0; i < 4; i++) {
-                GDNGate g = pairs.gate[row + frag_row(0, i)];
-                dq.v[0][b][i] += g.q_in * up.v[0][b][i];
-                dk.v[0][b][i] += g.k_out * g.beta * eD.v[0][b][i] - g.k_in * up.v[1][b][i];
+        {
+            Frag<2, NK> up; // do S', dv S'
+            up.zero();
+#pragma unroll 1
+            for (int v0 = 0; v0 < a.Dv && hasS; v0 += B::BV) {
+                load_block<T, DK, true>(load, a, c, h, v0);
+                warp_mma<false, true>(up, load.up + 2 * row * LDV, LDV, load.S + kcol, LD, B::BV);
+                DS += matrix_dot<T, DK>(load);
+                __syncthreads();
             }
-        Frag<1, NP> qk, kk, W;
+            row_dots(sh.dot[0][wc], up, 0, sh.q, LD, row, kcol);
+            row_dots(sh.dot[1][wc], up, 1, sh.k, LD, row, kcol);
+            for (int b = 0; b < NK; b++)
+                for (int i = 0; i < 4; i++) {
+                    const GDNGate &g = sh.gate[row + frag_row(0, i)];
+                    dq.v[0][b][i] += g.q_in * up.v[0][b][i];
+                    dk.v[0][b][i] -= g.k_in * up.v[1][b][i];
+                }
+        }
+        Frag<2, NP> RF;
+        RF.zero();
+        {
+            Frag<1, NK> eD;
+            eD.zero();
+#pragma unroll 1
+            for (int v0 = 0; v0 < a.Dv; v0 += B::BV) {
+                load_block<T, DK, false>(load, a, c, h, v0);
+                if (hasD) warp_mma<false, true>(eD, load.e + row * LDV, LDV, load.D + kcol, LD, B::BV);
+                warp_mma<false, false>(RF, load.up + 2 * row * LDV, LDV, load.e + pcol * LDV, LDV, B::BV);
+                __syncthreads();
+            }
+            row_dots(sh.dot[2][wc], eD, 0, sh.k, LD, row, kcol);
+            for (int b = 0; b < NK; b++)
+                for (int i = 0; i < 4; i++) {
+                    const GDNGate &g = sh.gate[row + frag_row(0, i)];
+                    dk.v[0][b][i] += g.k_out * g.beta * eD.v[0][b][i];
+                }
+        }
+        DS = block_sum(DS, sh.red);
+        const float scale = rsqrt_((float)a.Dk);
+        Frag<1, NP> qk, kk;
         qk.zero(), kk.zero();
         warp_mma<false, false>(qk, sh.q + row * LD, LD, sh.k + pcol * LD, LD, DK);
         warp_mma<false, false>(kk, sh.k + row * LD, LD, sh.k + pcol * LD, LD, DK);
-        for (int b = 0; b < NP; b++)
-            for (int v = 0; v < 4; v++) {
-                int i = row + frag_row(0, v), j = pcol + frag_col(b, v);
-                const GDNGate &gi = pairs.gate[i], &gj = pairs.gate[j];
-                float gam = i >= j && i < n ? pairs.rk[j] * exp_((gi.high - gj.high) + (gi.low - gj.low)) : 0.0f;
-                float R = scale * pairs.rq[i] * gam * RF.v[0][b][v], F = i > j ? pairs.rk[i] * gam * RF.v[1][b][v] : 0.0f;
-                W.v[0][b][v] = R * qk.v[0][b][v] - F * kk.v[0][b][v];
-                qk.v[0][b][v] = gj.beta * R;
-                kk.v[0][b][v] = -gj.beta * F;
-            }
-        for (int b = 0; b < NP; b++)
-            for (int v = 0; v < 4; v += 2) put_pair(pairs.dP + (row + frag_row(0, v)) * LDP + pcol + frag_col(b, 0), qk.v[0][b][v], qk.v[0][b][v + 1]);
         T *Z = B::ONE ? pairs.dP : pairs.Z;
         float *Wt = B::ONE ? pairs.W1 : pairs.W;
-        auto put_Z = [&] { // Z + Z'
-            for (int b = 0; b < NP; b++)
-                for (int v = 0; v < 4; v++) {
-                    int i = row + frag_row(0, v), j = pcol + frag_col(b, v);
-                    if (i >= j) put(Z[i * LDP + j], kk.v[0][b][v]), put(Z[j * LDP + i], kk.v[0][b][v]);
-                }
+        auto put_Z = [&](int i, int j, float z) { // Z + Z'
+            if (i >= j) put(Z[i * LDP + j], z), put(Z[j * LDP + i], z);
         };
-        auto put_W = [&] {
-            for (int b = 0; b < NP; b++)
-                for (int v = 0; v < 4; v++) Wt[(row + frag_row(0, v)) * B::LDW + pcol + frag_col(b, v)] = W.v[0][b][v];
-        };
-        if (!B::ONE) put_Z(), put_W();
+        each_pair<NP>(row, pcol, [&](int b, int v, int i, int j) {
+            const GDNGate &gi = sh.gate[i], &gj = sh.gate[j];
+            float gam = i >= j && i < n ? sh.rk[j] * exp_((gi.high - gj.high) + (gi.low - gj.low)) : 0.0f;
+            float R = scale * sh.rq[i] * gam * RF.v[0][b][v], F = i > j ? sh.rk[i] * gam * RF.v[1][b][v] : 0.0f;
+            float w = R * qk.v[0][b][v] - F * kk.v[0][b][v], z = -gj.beta * F;
+            put(pairs.dP[i * LDP + j], gj.beta * R);
+            if (B::ONE) qk.v[0][b][v] = w, kk.v[0][b][v] = z;
+            else put_Z(i, j, z), Wt[i * B::LDW + j] = w;
+        });
         __syncthreads();
         warp_mma<false, true>(dq, pairs.dP + row * LDP, LDP, sh.k + kcol, LD, GDN_C);
         warp_mma<true, true>(dk, pairs.dP + row, LDP, sh.q + kcol, LD, GDN_C);
         if (B::ONE) {
             __syncthreads();
-            put_Z();
+            each_pair<NP>(row, pcol, [&](int b, int v, int i, int j) { put_Z(i, j, kk.v[0][b][v]); });
             __syncthreads();
         }
         warp_mma<false, true>(dk, Z + row * LDP, LDP, sh.k + kcol, LD, GDN_C);
         if (B::ONE) {
             __syncthreads();
-            put_W();
+            each_pair<NP>(row, pcol, [&](int b, int v, int i, int j) { Wt[i * B::LDW + j] = qk.v[0][b][v]; });
             __syncthreads();
         }
-        pair_sums(pairs.part, Wt, B::LDW, pairs.gate);
+        pair_sums(pairs.part, Wt, B::LDW, sh.gate);
         __syncthreads();
-        if (warp_id() == 0) finish_gates<T, DK>(a, pairs, DS, c.t0, n, h);
+        if (warp_id() == 0) finish_gates<T, DK>(a, sh, DS, c.t0, n, h);
         __syncthreads();
     }
-    T *out = (T *)a.dqkv + key;
-    norm_backward<T, DK>(out, a.Ch, dq, sh.q, pairs.rq, pairs.dot[0], n, Dk);
-    norm_backward<T, DK>(out + (i64)a.Hk * Dk, a.Ch, dk, sh.k, pairs.rk, pairs.dot[1], n, Dk);
+    T *out = (T *)a.dqkv + c.t0 * a.Ch + (i64)kh * a.Dk;
+    norm_backward<T, DK>(out, a.Ch, dq, sh.q, sh.rq, sh.dot[0], n, a.Dk);
+    norm_backward<T, DK>(out + (i64)a.Hk * a.Dk, a.Ch, dk, sh.k, sh.rk, sh.dot[1], n, a.Dk);
 }
+// LAUNCH_ALONE(n): n threads, and no aiming at a second block on the multiprocessor, for which the compiler would spill.
+#ifdef HS_SIM
+#define LAUNCH_ALONE(threads) threads
+#else
+#define LAUNCH_ALONE(threads) threads, 1
+#endif
 #define GDN_BACKWARD(DK, THREADS) \
-    KERNEL(gdn_backward_k##DK##_f32, GDNBackwardArgs, THREADS) { gdn_backward<float, DK>(a); } \
-    KERNEL(gdn_backward_k##DK##_bf16, GDNBackwardArgs, THREADS) { gdn_backward<bf16, DK>(a); }
+    KERNEL(gdn_backward_k##DK##_f32, GDNBackwardArgs, LAUNCH_ALONE(256)) { gdn_backward<float, DK>(a); } \
+    KERNEL(gdn_backward_k##DK##_bf16, GDNBackwardArgs, LAUNCH_ALONE(THREADS)) { gdn_backward<bf16, DK>(a); }
 GDN_BACKWARD(32, 256)
 GDN_BACKWARD(64, 512)
 GDN_BACKWARD(128, 512)

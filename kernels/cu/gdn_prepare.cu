@@ -134,8 +134,8 @@ template <class T, int DK> HD void gdn_prepare(const GDNPrepareArgs &a) {
     GDNChunk c = gdn_chunk(a.chunks, blockIdx.x);
     int kh = blockIdx.y, group = a.Hv / a.Hk, w = warp_id();
     const T *x = (const T *)a.qkv + c.t0 * a.Ch + (i64)kh * a.Dk;
-    load_part(sh.q, LD, x, a.Ch, GDN_C, log_pieces<T>(DK), c.n, a.Dk);
-    load_part(sh.k, LD, x + (i64)a.Hk * a.Dk, a.Ch, GDN_C, log_pieces<T>(DK), c.n, a.Dk);
+    load_part<GDN_C, DK, LD, 32 * GDN_PREPARE_WARPS>(sh.q, x, a.Ch, c.n, a.Dk, threadIdx.x);
+    load_part<GDN_C, DK, LD, 32 * GDN_PREPARE_WARPS>(sh.k, x + (i64)a.Hk * a.Dk, a.Ch, c.n, a.Dk, threadIdx.x);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
