@@ -57,14 +57,22 @@ HD int fresh(int x) { return x; }
 HD int fresh(int x) { asm volatile("" : "+r"(x)); return x; }
 #endif
 
-// GDN_KERNELS makes a kernel for each padded key dim, in both storage types.
-#define GDN_KERNELS(name, Args, THREADS) \
-    KERNEL(name##_k32_f32, Args, THREADS) { name<float, 32>(a); } \
-    KERNEL(name##_k64_f32, Args, THREADS) { name<float, 64>(a); } \
-    KERNEL(name##_k128_f32, Args, THREADS) { name<float, 128>(a); } \
-    KERNEL(name##_k32_bf16, Args, THREADS) { name<bf16, 32>(a); } \
-    KERNEL(name##_k64_bf16, Args, THREADS) { name<bf16, 64>(a); } \
-    KERNEL(name##_k128_bf16, Args, THREADS) { name<bf16, 128>(a); }
+// GDN_BOUNDS: threads of a block, and how many blocks a multiprocessor must have registers for. Left to choose, the compiler
+// aims at more blocks than there is shared memory for, and spills.
+#ifdef HS_SIM
+#define GDN_BOUNDS(threads, blocks) threads
+#else
+#define GDN_BOUNDS(threads, blocks) threads, blocks
+#endif
+
+// GDN_KERNELS makes a kernel for each padded key dim, in both storage types; BLOCKS is for bf16.
+#define GDN_KERNELS(name, Args, THREADS, BLOCKS) \
+    GDN_KERNEL(name, 32, Args, THREADS, BLOCKS) \
+    GDN_KERNEL(name, 64, Args, THREADS, BLOCKS) \
+    GDN_KERNEL(name, 128, Args, THREADS, BLOCKS)
+#define GDN_KERNEL(name, DK, Args, THREADS, BLOCKS) \
+    KERNEL(name##_k##DK##_f32, Args, GDN_BOUNDS(THREADS, 1)) { name<float, DK>(a); } \
+    KERNEL(name##_k##DK##_bf16, Args, GDN_BOUNDS(THREADS, BLOCKS)) { name<bf16, DK>(a); }
 
 // put_pair stores two neighbouring values; dst is aligned for both together.
 HD void put_pair(bf16 *dst, float x, float y) { *reinterpret_cast<u32 *>(dst) = pack_bf16(x, y); }

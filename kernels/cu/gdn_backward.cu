@@ -325,15 +325,9 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
     norm_backward<T, DK>(out, a.Ch, dq, sh.q, sh.rq, sh.dot[0], n, a.Dk);
     norm_backward<T, DK>(out + (i64)a.Hk * a.Dk, a.Ch, dk, sh.k, sh.rk, sh.dot[1], n, a.Dk);
 }
-// LAUNCH_ALONE(n): n threads, and no aiming at a second block on the multiprocessor, for which the compiler would spill.
-#ifdef HS_SIM
-#define LAUNCH_ALONE(threads) threads
-#else
-#define LAUNCH_ALONE(threads) threads, 1
-#endif
 #define GDN_BACKWARD(DK, THREADS) \
-    KERNEL(gdn_backward_k##DK##_f32, GDNBackwardArgs, LAUNCH_ALONE(256)) { gdn_backward<float, DK>(a); } \
-    KERNEL(gdn_backward_k##DK##_bf16, GDNBackwardArgs, LAUNCH_ALONE(THREADS)) { gdn_backward<bf16, DK>(a); }
+    KERNEL(gdn_backward_k##DK##_f32, GDNBackwardArgs, GDN_BOUNDS(256, 1)) { gdn_backward<float, DK>(a); } \
+    KERNEL(gdn_backward_k##DK##_bf16, GDNBackwardArgs, GDN_BOUNDS(THREADS, 1)) { gdn_backward<bf16, DK>(a); }
 GDN_BACKWARD(32, 256)
 GDN_BACKWARD(64, 512)
 GDN_BACKWARD(128, 512)

@@ -181,4 +181,4 @@ template <class T, int DK> HD void gdn_prepare(const GDNPrepareArgs &a) {
         __syncthreads();
     }
 }
-GDN_KERNELS(gdn_prepare, GDNPrepareArgs, GDN_PREPARE_WARPS * 32)
+GDN_KERNELS(gdn_prepare, GDNPrepareArgs, GDN_PREPARE_WARPS * 32, 3)

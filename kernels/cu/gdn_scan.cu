@@ -59,4 +59,4 @@ template <class T, int DK> HD void gdn_scan(const GDNScanArgs &a) {
     }
     if (a.last && walk.live) put_last(a.last, S, walk);
 }
-GDN_KERNELS(gdn_scan, GDNScanArgs, 128)
+GDN_KERNELS(gdn_scan, GDNScanArgs, 128, 1)

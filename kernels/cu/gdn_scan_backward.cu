@@ -58,4 +58,4 @@ template <class T, int DK> HD void gdn_scan_backward(const GDNScanBackwardArgs &
     }
     if (a.dfirst && walk.live) put_last(a.dfirst, D, walk);
 }
-GDN_KERNELS(gdn_scan_backward, GDNScanBackwardArgs, 128)
+GDN_KERNELS(gdn_scan_backward, GDNScanBackwardArgs, 128, 1)
