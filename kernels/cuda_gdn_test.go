@@ -204,7 +204,7 @@ func nearHeadsL2(t testing.TB, what string, got []float32, want []float64, heads
 		}
 		rel := math.Sqrt(err / size)
 		if testing.Verbose() {
-			t.Log(fmt.Sprintf("%s: head %d: relative L2 error %.2g", what, h, rel))
+			t.Logf("%s: head %d: relative L2 error %.2g", what, h, rel)
 		}
 		if !(rel <= tol) {
 			t.Errorf("%s: head %d: relative L2 error %.3g > %.3g", what, h, rel, tol)
