@@ -3,10 +3,12 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
+	"harness-s/cuda"
 	"harness-s/rollout"
 	"harness-s/rollout/harness"
 )
@@ -31,7 +33,9 @@ func (s *stepRun) update(batches []minibatch) error {
 		lr:   func(update int) float64 { return learningRate(s.cfg.Optim, update, progress) },
 		dump: s.dump}
 	s.out["policy/lr"] = u.lr(u.updates)
-	if err := u.run(batches); err != nil {
+	if err := u.run(batches); errors.Is(err, cuda.ErrOutOfMemory) {
+		return fmt.Errorf("step %d: %w; resume with a smaller optim.microbatch_tokens, model.recompute=true or more devices (harness-s plan tells)", s.n, err)
+	} else if err != nil {
 		return fmt.Errorf("step %d: %w", s.n, err)
 	}
 	s.next.Updates = u.updates
