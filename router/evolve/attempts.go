@@ -1,0 +1,136 @@
+package evolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"harness-s/rollout"
+	"harness-s/rollout/harness"
+)
+
+// Phase is the phase of an evolution's jobs and seeds.
+const Phase = "evolve"
+
+// Steps of jobs. Seeds hold the step, so that validation attempts are paired over all generations while training tasks are
+// met afresh in each: its step is the generation's number, from 1.
+const validationStep = 0
+
+// chunk is how many rollouts are made between two writes: what a crash can cost.
+const chunk = 256
+
+// errBudget ends an evolution in order.
+var errBudget = errors.New("the budget is used up")
+
+// jobs makes k attempts at each task under each harness, in that order.
+func jobs(specs []*harness.Spec, tasks []rollout.Task, step, k int) []rollout.Job {
+	var out []rollout.Job
+	for _, s := range specs {
+		for _, t := range tasks {
+			for a := range k {
+				out = append(out, rollout.Job{Spec: s, Task: t, Step: step, Phase: Phase, Attempt: a})
+			}
+		}
+	}
+	return out
+}
+
+// attempts makes the jobs' rollouts, or reads those that rollouts/NAME.jsonl.zst already has. It charges the budget, and
+// makes none at all when that does not pay for every job.
+func (e *engine) attempts(ctx context.Context, name, what string, jobs []rollout.Job) ([]*rollout.Record, error) {
+	if !e.affords(len(jobs)) {
+		return nil, fmt.Errorf("%s: %d rollouts: %w", what, len(jobs), errBudget)
+	}
+	e.spent.Rollouts += len(jobs)
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	path := filepath.Join(e.Dir, rolloutsName, name+".jsonl.zst")
+	records, err := readBack(path, jobs)
+	if err != nil || len(records) == len(jobs) {
+		return records, err
+	}
+	w, err := rollout.OpenRecords(path, -1)
+	if err != nil {
+		return nil, err
+	}
+	told := e.Progress.Phase(what, len(jobs))
+	for len(records) < len(jobs) && err == nil {
+		done := len(records)
+		var made []*rollout.Record
+		made, err = e.Actor.Collect(ctx, jobs[done:min(done+chunk, len(jobs))], func(n int) { told(done + n) })
+		if err == nil {
+			records, err = append(records, made...), keep(w, made)
+		}
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return records, nil
+}
+
+// keep makes records durable.
+func keep(w *rollout.RecordWriter, records []*rollout.Record) error {
+	for _, r := range records {
+		if err := w.Write(r); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}
+
+// readBack reads the rollouts that an earlier process made of the jobs; they are the first of them.
+func readBack(path string, jobs []rollout.Job) ([]*rollout.Record, error) {
+	var out []*rollout.Record
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	_, _, err := rollout.ReadRecords(path, func(r *rollout.Record) error {
+		if len(out) == len(jobs) {
+			return fmt.Errorf("more than the %d rollouts of this evolution", len(jobs))
+		}
+		j := jobs[len(out)]
+		if want := rollout.ID(j.Phase, j.Step, j.Task.ID, j.Spec.ID, j.Attempt); r.ID != want || r.HarnessHash != j.Spec.Hash() {
+			return fmt.Errorf("rollout %s stands where this evolution has %s: the folder is another run's, or a spec was edited", r.ID, want)
+		}
+		out = append(out, r)
+		return nil
+	})
+	return out, err
+}
+
+// affords says whether n more rollouts are within the budget.
+func (e *engine) affords(n int) bool {
+	return e.Limit.Rollouts == 0 || e.spent.Rollouts+n <= e.Limit.Rollouts
+}
+
+// failures picks the attempts that ended and failed: broken ones say nothing. With a limit they are spread over tasks: the
+// first failure of each task, then the second, and so on.
+func failures(records []*rollout.Record, limit int) []*rollout.Record {
+	byTask := map[string]int{}
+	var rounds [][]*rollout.Record
+	count := 0
+	for _, r := range records {
+		if r.Success || r.Status.Broken() {
+			continue
+		}
+		n := byTask[r.Task]
+		byTask[r.Task]++
+		if n == len(rounds) {
+			rounds = append(rounds, nil)
+		}
+		rounds[n] = append(rounds[n], r)
+		count++
+	}
+	out := make([]*rollout.Record, 0, count)
+	for _, round := range rounds {
+		out = append(out, round...)
+	}
+	if limit > 0 && len(out) > limit {
+		out = out[:limit]
+	}
+	return out
+}
