@@ -28,6 +28,7 @@ type Config struct {
 	Budget     BudgetConfig     `yaml:"budget" doc:"when to stop; runs are compared at equal budget.rollouts"`
 	Eval       EvalConfig       `yaml:"eval" doc:"evaluation on held-out tasks"`
 	Checkpoint CheckpointConfig `yaml:"checkpoint" doc:"what a crash or Ctrl-C leaves to resume from"`
+	Evolve     EvolveConfig     `yaml:"evolve" doc:"how harness-s evolve makes a pool; training does not read it"`
 	Mismatch   MismatchConfig   `yaml:"mismatch" doc:"gates on trainer and rollout server disagreeing; 0 switches a gate off"`
 }
 
@@ -145,6 +146,7 @@ func Default() Config {
 		Budget:     BudgetConfig{Rollouts: 4000},
 		Eval:       EvalConfig{K: 3, Ends: []string{"h0", "siblings", "routed"}, Split: "test", Before: true, After: true},
 		Checkpoint: CheckpointConfig{Every: 1, Keep: 2},
+		Evolve:     defaultEvolve(),
 		Mismatch:   MismatchConfig{KL: 0.05, Probe: 0.3},
 	}
 }
@@ -178,7 +180,7 @@ var modes = []string{ModeOff, ModeResample, ModeRandom, ModeRepeat, ModeFixed, M
 // Validate checks every range and what keys ask of each other. The error names the key and the mend.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateCounts, c.validateChoices, c.validateOptim, c.validateCross, c.Loss.Validate,
+		c.validateCounts, c.validateChoices, c.validateOptim, c.validateCross, c.Loss.Validate, c.Evolve.validate,
 	} {
 		if err := check(); err != nil {
 			return err
