@@ -123,7 +123,9 @@ func noCall(t *trace) (int, map[string]string, bool) {
 }
 
 // empty is a result without rows.
-func (s *step) empty() bool { return s.problem == fine && s.isRows && len(s.rows) == 0 && !s.sql.change() }
+func (s *step) empty() bool {
+	return s.problem == fine && s.isRows && len(s.rows) == 0 && !s.sql.change()
+}
 
 func comparesExactly(t *trace) (int, map[string]string, bool) {
 	s := t.last()

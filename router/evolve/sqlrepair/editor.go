@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 
 	"harness-s/internal/strictyaml"
 	"harness-s/rollout/harness"
@@ -16,49 +16,44 @@ type Editor struct{}
 
 var _ evolve.Editor = Editor{}
 
-// Edit proposes the first n edits of the direction's cause that change parent, each another child. A further attempt goes on
-// where the one before ended, whatever the problems were. A direction that the library does not know has none.
+// Edit proposes n edits of the direction's cause that change parent, each to another child: the first n of the library at
+// first, and where some of these did not pass, n from the end, then those before them, whatever the problems were. A direction
+// that the library does not know has none.
 func (Editor) Edit(ctx context.Context, parent *harness.Spec, d evolve.Direction, n, attempt int, _ []string) ([]evolve.Candidate, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var out []evolve.Candidate
+	var all []evolve.Candidate
 	seen := map[string]bool{parent.Hash(): true}
-	skip := n * attempt
 	for _, e := range repairs[d.ID] {
 		c, err := apply(parent, d, e)
 		if err != nil {
 			return nil, err
 		}
-		if hash := c.Spec.Hash(); seen[hash] {
-			continue
-		} else {
+		if hash := c.Spec.Hash(); !seen[hash] {
 			seen[hash] = true
+			all = append(all, c)
 		}
-		if skip--; skip >= 0 {
-			continue
-		}
-		if len(out) == n {
-			break
-		}
-		out = append(out, c)
 	}
-	return out, nil
+	if attempt > 0 {
+		slices.Reverse(all)
+		all = all[min(len(all), n*(attempt-1)):]
+	}
+	return all[:min(len(all), n)], nil
 }
 
 // apply runs an edit on a copy of parent.
 func apply(parent *harness.Spec, d evolve.Direction, e edit) (evolve.Candidate, error) {
 	child, err := clone(parent)
 	if err != nil {
-		return evolve.Candidate{}, fmt.Errorf("edit %s of harness %s: %w", e.name, parent.ID, err)
+		return evolve.Candidate{}, fmt.Errorf("edit harness %s for %s: %w", parent.ID, d.ID, err)
 	}
-	child.ID, child.Parent, child.Direction = childID(parent.ID, e.name), parent.ID, d.Description
 	m := evolve.Manifest{
-		Child: child.ID, Parent: parent.ID, Direction: d.ID, Evidence: d.Evidence,
+		Parent: parent.ID, Direction: d.ID, Evidence: d.Evidence,
 		Why:    fmt.Sprintf("Under %s the policy %s (%d failed attempts, %d tasks).", parent.ID, d.Description, len(d.Evidence), d.Tasks),
-		Expect: fmt.Sprintf("Attempts that failed because the policy %s.", d.Description),
+		Expect: fmt.Sprintf("Attempts that fail because the policy %s.", d.Description),
 	}
-	for _, op := range e.ops {
+	for _, op := range e {
 		if said := op(child, d.Facts); said != "" {
 			m.Changes = append(m.Changes, said)
 		}
@@ -66,20 +61,6 @@ func apply(parent *harness.Spec, d evolve.Direction, e edit) (evolve.Candidate, 
 	m.Components = components(parent, child)
 	return evolve.Candidate{Spec: child, Manifest: m}, nil
 }
-
-// childID names a child after its edit, below a parent that is not the base by both.
-func childID(parent, edit string) string {
-	id := edit
-	if parent != harness.BaseID {
-		id = parent + "-" + edit
-	}
-	if len(id) > maxID {
-		id = strings.Trim(id[len(id)-maxID:], "-_") // the last edits tell most
-	}
-	return id
-}
-
-const maxID = 64 // of a spec's id
 
 // clone is a copy that shares nothing with the original.
 func clone(s *harness.Spec) (*harness.Spec, error) {

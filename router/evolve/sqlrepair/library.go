@@ -25,97 +25,92 @@ var sentences = []sentence{
 	{"call", "call", "Answer every turn with one tool call."},
 }
 
-// edit is one way to repair a cause: a candidate child.
-type edit struct {
-	name string // what the child is called, after its parent
-	ops  []operator
-}
-
-func do(name string, ops ...operator) edit { return edit{name, ops} }
+// edit is one way to repair a cause: the operators that make a candidate child.
+type edit []operator
 
 // repairs lists the edits for each cause, most to the point first. They differ in kind (a sentence alone, a sentence with a
 // rule, a rule alone) so that measuring has something to choose from.
 var repairs = map[string][]edit{
 	"guesses-names": {
-		do("look", instruct("look")),
-		do("repair", instruct("repair")),
-		do("retry", instruct("retry"), schemaOnError),
-		do("schema", schemaOnError),
+		{instruct("look")},
+		{instruct("repair")},
+		{instruct("retry"), schemaOnError},
+		{schemaOnError},
 	},
 	"misreads-schema": {
-		do("retry", instruct("retry"), schemaOnError),
-		do("repair", instruct("repair")),
-		do("schema", schemaOnError),
-		do("look", instruct("look")),
+		{instruct("retry"), schemaOnError},
+		{instruct("repair")},
+		{schemaOnError},
+		{instruct("look")},
 	},
 	"wrong-quoting": {
-		do("quote", instruct("quote")),
-		do("repair", instruct("repair")),
-		do("quote-schema", instruct("quote"), schemaOnError),
-		do("schema", schemaOnError),
+		{instruct("quote")},
+		{instruct("quote"), schemaOnError},
+		{instruct("repair")},
+		{schemaOnError},
 	},
 	"repeats-call": {
-		do("steady", instruct("steady"), refuseRepeat, nudge, formatRepair),
-		do("once", instruct("steady")),
-		do("refuse", refuseRepeat),
+		{instruct("steady"), refuseRepeat, nudge, formatRepair},
+		{instruct("steady")},
+		{refuseRepeat},
 	},
 	"no-call": {
-		do("format", formatRepair),
-		do("call", instruct("call"), formatRepair),
-		do("example", showCall),
+		{formatRepair},
+		{instruct("call"), formatRepair},
+		{showCall},
 	},
 	"compares-exactly": {
-		do("clean", instruct("clean")),
-		do("values", instruct("values"), emptyHint),
-		do("clean-values", instruct("clean"), instruct("values"), emptyHint),
-		do("empty", emptyHint),
+		{instruct("clean")},
+		{instruct("values"), emptyHint},
+		{instruct("clean"), instruct("values"), emptyHint},
+		{emptyHint},
 	},
 	"changes-nothing": {
-		do("recount", instruct("recount")),
-		do("clean", instruct("clean")),
-		do("verify-change", instruct("recount"), verifyBeforeFinish),
+		{instruct("recount")},
+		{instruct("clean")},
+		{instruct("recount"), verifyBeforeFinish},
 	},
 	"counts-shown-rows": {
-		do("count", instruct("count")),
-		do("count-hint", instruct("count"), truncatedHint),
-		do("verify", instruct("verify"), verifyBeforeFinish),
-		do("hint", truncatedHint),
+		{instruct("count")},
+		{instruct("count"), truncatedHint},
+		{instruct("verify"), verifyBeforeFinish},
+		{truncatedHint},
 	},
 	"copies-cut-result": {
-		do("wide", showMore),
-		do("page", instruct("page"), truncatedHint),
-		do("pages", instruct("page")),
-		do("hint", truncatedHint),
+		{showMore},
+		{instruct("page"), truncatedHint},
+		{instruct("page")},
+		{truncatedHint},
 	},
 	"takes-empty-result": {
-		do("values", instruct("values"), emptyHint),
-		do("empty", emptyHint),
-		do("verify", instruct("verify"), verifyBeforeFinish),
+		{instruct("values"), emptyHint},
+		{emptyHint},
+		{instruct("verify"), verifyBeforeFinish},
 	},
 	"gives-up-after-error": {
-		do("repair", instruct("repair")),
-		do("retry", instruct("retry"), schemaOnError),
-		do("steady", instruct("steady"), refuseRepeat, nudge, formatRepair),
+		{instruct("repair")},
+		{instruct("retry"), schemaOnError},
+		{instruct("steady"), refuseRepeat, nudge, formatRepair},
 	},
 	"wrong-form": {
-		do("answers", describeAnswers),
-		do("form", instruct("form")),
-		do("verify", instruct("verify"), verifyBeforeFinish),
+		{describeAnswers},
+		{instruct("form")},
+		{instruct("verify"), verifyBeforeFinish},
 	},
 	"unverified-change": {
-		do("recount", instruct("recount")),
-		do("verify-change", instruct("recount"), verifyBeforeFinish),
-		do("verify", instruct("verify"), verifyBeforeFinish),
+		{instruct("recount")},
+		{instruct("recount"), verifyBeforeFinish},
+		{instruct("verify"), verifyBeforeFinish},
 	},
 	"runs-out-of-turns": {
-		do("turns", moreTurns),
-		do("short", shortMemory),
-		do("nudge", nudge),
-		do("steady", instruct("steady"), refuseRepeat, nudge, formatRepair),
+		{moreTurns},
+		{shortMemory},
+		{nudge},
+		{instruct("steady"), refuseRepeat, nudge, formatRepair},
 	},
 	"commits-unchecked": {
-		do("verify", instruct("verify"), verifyBeforeFinish),
-		do("check", instruct("verify")),
-		do("refuse-first", verifyBeforeFinish),
+		{instruct("verify"), verifyBeforeFinish},
+		{instruct("verify")},
+		{verifyBeforeFinish},
 	},
 }
