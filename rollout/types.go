@@ -46,6 +46,12 @@ type Environment interface {
 	Open(ctx context.Context, t Task) (Session, error)
 }
 
+// Secretive is an Environment that says which texts give one of its tasks away: the answer, the names and contents of what
+// the task is about. No evolved harness may hold any. Texts that many tasks share are no secret and may be among them.
+type Secretive interface {
+	Secrets(t Task) []string
+}
+
 // Session is one attempt at a task, used by one goroutine.
 type Session interface {
 	// Act runs one tool call. Whatever the policy wrote wrong comes back as an Observation; an error is a
@@ -136,7 +142,7 @@ type Record struct {
 	Env           string          `json:"env"`
 	Harness       string          `json:"harness"`
 	HarnessHash   string          `json:"harness_hash"`
-	Phase         string          `json:"phase"` // train | rescue | eval | anchor
+	Phase         string          `json:"phase"` // train | rescue | eval | anchor | evolve
 	Attempt       int             `json:"attempt"`
 	Seed          int64           `json:"seed"`
 	PolicyVersion int             `json:"policy_version"`

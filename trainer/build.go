@@ -38,7 +38,7 @@ func Build(ctx context.Context, c Config, from Sources) (parts Parts, err error)
 	if err != nil {
 		return Parts{}, err
 	}
-	parts.Tasks = tasks
+	parts.Env, parts.Tasks = env, tasks
 	if from.Train {
 		if parts.Learner, err = b.learner(ctx); err != nil {
 			return Parts{}, err

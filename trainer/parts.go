@@ -72,6 +72,7 @@ type Parts struct {
 	Router  Router
 	Pool    *harness.Pool
 	Tasks   Tasks
+	Env     rollout.Environment
 	Close   func() error // frees what the parts hold; may be nil
 }
 

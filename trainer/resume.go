@@ -69,21 +69,8 @@ var mayChange = map[string]bool{
 // ownConfig takes the config from the run folder, with the overrides given now. It refuses those that would make
 // another run of it.
 func (r *run) ownConfig() error {
-	path := r.folder.Path("config.yaml")
-	was := Default()
-	if err := config.Read(path, nil, &was); err != nil {
-		return err
-	}
-	now := was
-	if err := config.Override(r.opts.Set, &now); err != nil {
-		return err
-	}
-	for _, key := range config.Diff(was, now) {
-		if !mayChange[key] {
-			return fmt.Errorf("--set %s: the run has another value (%s); start a new run for it with another --run", key, path)
-		}
-	}
-	if err := now.Validate(); err != nil {
+	_, now, err := ownConfig(r.folder.Path("config.yaml"), r.opts.Set, mayChange)
+	if err != nil {
 		return err
 	}
 	if keys := config.Diff(r.cfg, now); len(keys) > 0 {
@@ -91,4 +78,22 @@ func (r *run) ownConfig() error {
 	}
 	r.cfg = now
 	return nil
+}
+
+// ownConfig reads a run's config.yaml as it was, and as it is with overrides of the keys that may change.
+func ownConfig(path string, set []string, mayChange map[string]bool) (was, now Config, err error) {
+	was = Default()
+	if err := config.Read(path, nil, &was); err != nil {
+		return was, now, err
+	}
+	now = was
+	if err := config.Override(set, &now); err != nil {
+		return was, now, err
+	}
+	for _, key := range config.Diff(was, now) {
+		if !mayChange[key] {
+			return was, now, fmt.Errorf("--set %s: the run has another value (%s); start a new run for it with another --run", key, path)
+		}
+	}
+	return was, now, now.Validate()
 }

@@ -39,7 +39,7 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	if place.Node > 0 {
 		return trainer.Follow(ctx, cfg, place, os.Stderr)
 	}
-	dir, err := c.folder()
+	dir, err := runFolder(c.Config, c.RunDir, c.Resume)
 	if err != nil {
 		return err
 	}
@@ -52,13 +52,13 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	return err
 }
 
-// folder is where the run lives.
-func (c *trainCmd) folder() (string, error) {
-	if c.RunDir != "" {
-		return c.RunDir, nil
+// runFolder is where the run of a config lives: the folder given, or by name and time.
+func runFolder(config, given string, resume bool) (string, error) {
+	if given != "" {
+		return given, nil
 	}
-	stem := strings.TrimSuffix(filepath.Base(c.Config), filepath.Ext(c.Config))
-	if !c.Resume {
+	stem := strings.TrimSuffix(filepath.Base(config), filepath.Ext(config))
+	if !resume {
 		return filepath.Join("runs", stem+"-"+time.Now().Format("20060102-150405")), nil
 	}
 	return newestRun("runs", stem)

@@ -20,8 +20,9 @@ type asked struct {
 
 // answer is what a request came to, as the journal keeps it.
 type answer[T any] struct {
-	Value T      `json:"value"`
-	Fault string `json:"fault,omitempty"`
+	Value   T      `json:"value"`
+	Fault   string `json:"fault,omitempty"`
+	Refused bool   `json:"refused,omitempty"` // the budget was used up: a run resumed with a larger one goes on after this generation
 }
 
 // ask makes one request to the analyst or the editor, or reads back what it gave. ok is false when it failed and the
@@ -29,7 +30,7 @@ type answer[T any] struct {
 func ask[T any](ctx context.Context, e *engine, key string, do func() (T, error)) (v T, ok bool, err error) {
 	a, err := unit(e.journal, e.Meter, key, func() (answer[T], error) {
 		if e.usedUp() {
-			return answer[T]{}, errBudget
+			return answer[T]{Refused: true}, nil
 		}
 		v, err := guarded(key, do)
 		switch {
@@ -38,12 +39,15 @@ func ask[T any](ctx context.Context, e *engine, key string, do func() (T, error)
 		case ctx.Err() != nil:
 			return answer[T]{}, ctx.Err()
 		case e.usedUp():
-			return answer[T]{}, fmt.Errorf("%w: %w", errBudget, err)
+			return answer[T]{Refused: true}, nil
 		case e.fault(err) >= maxFaults:
 			return answer[T]{}, fmt.Errorf("%d requests failed in a row; the last: %w", maxFaults, err)
 		}
 		return answer[T]{Fault: err.Error()}, nil
 	})
+	if err == nil && a.Refused {
+		err = errBudget
+	}
 	if err != nil {
 		return v, false, err
 	}

@@ -102,7 +102,7 @@ type Summary struct {
 	H0Success     float64        `json:"h0_success"`     // mean success of validation attempts under the base, 0..1
 	H0Coverage    float64        `json:"h0_coverage"`    // share of validation tasks with a success under it
 	JointCoverage float64        `json:"joint_coverage"` // share of validation tasks solved by any pool member
-	Best          Row            `json:"best"`           // the harness with the greatest mean success
+	Best          Best           `json:"best"`           // the harness with the greatest mean success
 	Generations   int            `json:"generations"`
 	Ended         string         `json:"ended"` // generations | budget | pool
 	Candidates    int            `json:"candidates"`
@@ -115,6 +115,13 @@ type Summary struct {
 	Tasks         int            `json:"tasks"`    // validation tasks
 	WallS         float64        `json:"wall_s"`   // of the processes that ended in order
 	Seed          int64          `json:"seed"`
+}
+
+// Best is the harness that does best alone.
+type Best struct {
+	Harness  string  `json:"harness"`
+	Success  float64 `json:"success"`  // mean, 0..1
+	Coverage float64 `json:"coverage"` // share of validation tasks with a success
 }
 
 func report(pairs []*pair) []PairEntry {
@@ -199,15 +206,15 @@ func (e *engine) summary() Summary {
 	base, cost := e.matrix.Rows[0], e.cost()
 	s := Summary{
 		ValidChildren: len(e.pool) - 1, H0Success: base.Success, H0Coverage: e.matrix.share(base.Solved),
-		JointCoverage: e.matrix.share(e.matrix.joint()), Best: base, Generations: len(e.history), Ended: e.ended,
+		JointCoverage: e.matrix.share(e.matrix.joint()), Generations: len(e.history), Ended: e.ended,
 		Candidates: len(e.pool) - 1 + len(e.refused), Rejected: map[string]int{}, Dropped: e.dropped,
 		Rollouts: cost.Rollouts, Calls: cost.Calls, Tokens: cost.Tokens,
 		Attempts: e.matrix.Attempts, Tasks: len(e.matrix.Tasks), Seed: e.Seed,
 		WallS: e.journal.seconds + e.elapsed(),
 	}
-	for _, r := range e.matrix.Rows[1:] {
-		if r.Success > s.Best.Success {
-			s.Best = r
+	for i, r := range e.matrix.Rows {
+		if i == 0 || r.Success > s.Best.Success {
+			s.Best = Best{r.Harness, r.Success, e.matrix.share(r.Solved)}
 		}
 	}
 	for _, r := range e.refused {

@@ -13,8 +13,8 @@ import (
 	"harness-s/internal/strictyaml"
 )
 
-// journalName is the file that makes an evolution resumable.
-const journalName = "journal.jsonl"
+// JournalName is the file that makes an evolution resumable.
+const JournalName = "journal.jsonl"
 
 // maxEntry bounds one line of the journal.
 const maxEntry = 64 << 20
@@ -41,7 +41,7 @@ type journal struct {
 
 // openJournal reads the journal of a run folder, or begins it. A torn last line, what a crash leaves, is cut off.
 func openJournal(dir string) (*journal, error) {
-	path := filepath.Join(dir, journalName)
+	path := filepath.Join(dir, JournalName)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)

@@ -135,7 +135,10 @@ func (e *engine) generation(ctx context.Context, g int) error {
 		err = e.edit(ctx, &gen, pairs)
 	}
 	if errors.Is(err, errBudget) {
-		e.ended, err = EndedBudget, nil
+		if e.usedUp() || !e.affords(len(e.parents)*e.Size.Tasks+e.childCost()) {
+			e.ended = EndedBudget
+		}
+		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("evolve: generation %d: %w", g, err)

@@ -41,7 +41,10 @@ var subfolders = []string{"pool", "rollouts", "router", "checkpoints", "sync"}
 
 // Open makes or takes over the folder dir. Without resume it must not hold a run yet, or parts of one; with resume it
 // must.
-func Open(dir string, resume bool) (*Folder, error) {
+func Open(dir string, resume bool) (*Folder, error) { return OpenWith(dir, resume, subfolders) }
+
+// OpenWith is Open of a folder with other subfolders than a training run's.
+func OpenWith(dir string, resume bool, subfolders []string) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("open run folder: %w", err)
 	}

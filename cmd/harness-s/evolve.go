@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/term"
+
+	"harness-s/trainer"
+)
+
+type evolveCmd struct {
+	Config string   `arg:"" help:"Run config (YAML); its section evolve counts." placeholder:"CONFIG"`
+	Set    []string `help:"Override a key: --set evolve.generations=2. May be given again." placeholder:"KEY=VALUE" sep:"none"`
+	RunDir string   `name:"run" help:"Run folder. Default: runs/<config>-<time>, or with --resume the newest one of this config." placeholder:"DIR"`
+	Resume bool     `help:"Go on where the run in the folder stopped."`
+	JSON   bool     `help:"Machine-readable summary on stdout."`
+}
+
+// Run evolves a pool of siblings from the base harness.
+func (c *evolveCmd) Run(ctx context.Context) error {
+	cfg, err := trainer.LoadConfig(c.Config, c.Set)
+	if err != nil {
+		return usageError{err}
+	}
+	dir, err := runFolder(c.Config, c.RunDir, c.Resume)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "run folder:", dir)
+	s, err := trainer.Evolve(ctx, cfg, trainer.EvolveOptions{
+		RunDir: dir, Resume: c.Resume, Set: c.Set, Out: os.Stderr, Terminal: term.IsTerminal(int(os.Stderr.Fd())),
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(os.Stdout, s)
+	}
+	fmt.Fprintf(os.Stderr, "\n%d siblings in %s\njoint validation coverage %.3f; under h0 alone %.3f (mean success %.3f), under %s %.3f\n%d rollouts, %d requests, %d tokens; %.0f s\n",
+		s.ValidChildren, filepath.Join(dir, "pool"), s.JointCoverage, s.H0Coverage, s.H0Success, s.Best.Harness, s.Best.Success,
+		s.Rollouts, s.Calls, s.Tokens, s.WallS)
+	return nil
+}

@@ -1,0 +1,18 @@
+package trainer
+
+import (
+	"harness-s/router/evolve"
+	"harness-s/router/evolve/sqlrepair"
+)
+
+// makers are who analyses and edits, and what counts their requests.
+type makers struct {
+	analyst evolve.Analyst
+	editor  evolve.Editor
+	meter   evolve.Meter // nil: they make none
+}
+
+// newMakers wires the makers that a config names.
+func newMakers(c EvolveConfig) (makers, error) {
+	return makers{analyst: sqlrepair.Analyst{}, editor: sqlrepair.Editor{}}, nil
+}
