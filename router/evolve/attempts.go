@@ -57,11 +57,15 @@ func (e *engine) attempts(ctx context.Context, name, what string, jobs []rollout
 	if err != nil {
 		return nil, err
 	}
+	e.journal.work()
 	told := e.Progress.Phase(what, len(jobs))
 	for len(records) < len(jobs) && err == nil {
 		done := len(records)
 		var made []*rollout.Record
 		made, err = e.Actor.Collect(ctx, jobs[done:min(done+chunk, len(jobs))], func(n int) { told(done + n) })
+		if err == nil {
+			err = e.plausible(ctx, made, jobs[done])
+		}
 		if err == nil {
 			records, err = append(records, made...), keep(w, made)
 		}
@@ -70,6 +74,29 @@ func (e *engine) attempts(ctx context.Context, name, what string, jobs []rollout
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return records, nil
+}
+
+// plausible refuses to keep attempts most of which are broken while the base harness's break as well: then the server or the
+// environment is down, and they would say of the harnesses what is not so.
+func (e *engine) plausible(ctx context.Context, made []*rollout.Record, j rollout.Job) error {
+	broken := rollout.Dropped(made)
+	if 2*len(broken) <= len(made) {
+		return nil
+	}
+	return e.alive(ctx, j.Task, broken[0].Error)
+}
+
+// alive makes one more attempt under the base harness; an error says that even that one is broken. It is a check of the
+// machinery and not counted.
+func (e *engine) alive(ctx context.Context, t rollout.Task, why string) error {
+	records, err := e.Actor.Collect(ctx, jobs([]*harness.Spec{e.Base}, []rollout.Task{t}, validationStep, 1), nil)
+	if err != nil {
+		return err
+	}
+	if r := records[0]; r.Status.Broken() {
+		return fmt.Errorf("attempts are broken, under the base harness too: mend what is down, then resume; the first: %s; the last: %s", why, r.Error)
+	}
+	return nil
 }
 
 // keep makes records durable.

@@ -367,6 +367,11 @@ func (b *brood) smokeRun(ctx context.Context, s *harness.Spec, task rollout.Task
 		return smoke{Error: err.Error()}, nil
 	}
 	r := records[0]
+	if r.Status.Broken() {
+		if err := b.alive(ctx, task, r.Error); err != nil {
+			return smoke{}, err
+		}
+	}
 	return smoke{Status: r.Status, Turns: len(r.Turns), Error: r.Error, Made: true}, nil
 }
 

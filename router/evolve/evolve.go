@@ -41,7 +41,7 @@ type Analyst interface {
 	Directions(ctx context.Context, parent *harness.Spec, labels []Label, max int) ([]Direction, error)
 }
 
-// Editor makes children of a harness.
+// Editor makes children of a harness. It is called from several goroutines.
 type Editor interface {
 	// Edit proposes at most n children of parent that repair d. attempt counts from 0; problems are what was wrong with the
 	// candidates of the attempt before (nil at first). Fewer than n, or none, is no error.
@@ -66,7 +66,7 @@ type Manifest struct {
 	Evidence   []string `json:"evidence"`
 }
 
-// Actor makes attempts, one record a job in the jobs' order; trainer.Actor is one.
+// Actor makes attempts, one record a job in the jobs' order; trainer.Actor is one. It is called from several goroutines.
 type Actor interface {
 	Collect(ctx context.Context, jobs []rollout.Job, ended func(n int)) ([]*rollout.Record, error)
 }

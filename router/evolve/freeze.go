@@ -144,7 +144,7 @@ func (e *engine) freeze() error {
 		return fmt.Errorf("freeze: %w", err)
 	}
 	for _, s := range e.pool {
-		if err := s.Save(filepath.Join(dir, s.ID+".yaml")); err != nil {
+		if err := put(filepath.Join(dir, s.ID+".yaml"), s.YAML()); err != nil {
 			return fmt.Errorf("freeze: %w", err)
 		}
 	}
@@ -161,13 +161,21 @@ func (e *engine) freeze() error {
 	} {
 		data, err := f.data()
 		if err == nil {
-			err = atomicfile.Write(filepath.Join(e.Dir, f.name), data)
+			err = put(filepath.Join(e.Dir, f.name), data)
 		}
 		if err != nil {
 			return fmt.Errorf("freeze %s: %w", f.name, err)
 		}
 	}
 	return nil
+}
+
+// put writes a file that does not have this content yet.
+func put(path string, data []byte) error {
+	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, data) {
+		return nil
+	}
+	return atomicfile.Write(path, data)
 }
 
 // lines is one JSON object a line.

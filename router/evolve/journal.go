@@ -34,9 +34,11 @@ type entry struct {
 type journal struct {
 	mu      sync.Mutex
 	f       *os.File
-	done    map[string]json.RawMessage
+	done    map[string]entry
 	cost    Cost // calls and tokens of all entries
+	used    Cost // of the units that this process did or read back
 	seconds float64
+	worked  bool // something was done, not only read back
 }
 
 // openJournal reads the journal of a run folder, or begins it. A torn last line, what a crash leaves, is cut off.
@@ -46,7 +48,7 @@ func openJournal(dir string) (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
-	j := &journal{f: f, done: map[string]json.RawMessage{}}
+	j := &journal{f: f, done: map[string]entry{}}
 	size, err := j.read(f)
 	if err == nil {
 		err = f.Truncate(size)
@@ -86,18 +88,42 @@ func (j *journal) read(r io.Reader) (size int64, err error) {
 
 func (j *journal) take(e entry) {
 	if len(e.Value) > 0 {
-		j.done[e.Key] = e.Value
+		j.done[e.Key] = e
 	}
 	j.cost.Calls += e.Calls
 	j.cost.Tokens += e.Tokens
 	j.seconds += e.Seconds
 }
 
+// get is what a unit gave before; its cost counts as used.
 func (j *journal) get(key string) (json.RawMessage, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	v, ok := j.done[key]
-	return v, ok
+	e, ok := j.done[key]
+	j.used = j.used.plus(Cost{Calls: e.Calls, Tokens: e.Tokens})
+	return e.Value, ok
+}
+
+// usedNow is the requests and tokens of the units up to here.
+func (j *journal) usedNow() Cost {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.used
+}
+
+// work notes that something was done; idle says whether nothing was since it was last asked.
+func (j *journal) work() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.worked = true
+}
+
+func (j *journal) idle() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	was := j.worked
+	j.worked = false
+	return !was
 }
 
 // put makes an entry durable, with what was spent since the last one.
@@ -120,6 +146,8 @@ func (j *journal) put(m Meter, e entry) error {
 		return fmt.Errorf("journal: %s: %w", e.Key, err)
 	}
 	j.take(e)
+	j.used = j.used.plus(Cost{Calls: e.Calls, Tokens: e.Tokens})
+	j.worked = true
 	return nil
 }
 

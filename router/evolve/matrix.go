@@ -12,6 +12,7 @@ type Row struct {
 	Generation  int      `json:"generation"`  // 0: the base harness
 	Wins        []int    `json:"wins"`        // [tasks]
 	Tries       []int    `json:"tries"`       // [tasks]; broken attempts are not counted
+	Broken      int      `json:"broken"`      // attempts that say nothing
 	Success     float64  `json:"success"`     // wins / tries over all tasks, 0..1
 	Solved      int      `json:"solved"`      // tasks with a success
 	Gains       []string `json:"gains"`       // ids of tasks solved here and never under the base harness
@@ -48,6 +49,7 @@ func (m *Matrix) add(id string, generation int, records []*rollout.Record) *Row 
 	r := Row{Harness: id, Generation: generation, Wins: make([]int, len(m.Tasks)), Tries: make([]int, len(m.Tasks)), Gains: []string{}, Regressions: []string{}}
 	for _, rec := range records {
 		if rec.Status.Broken() {
+			r.Broken++
 			continue
 		}
 		i := at[rec.Task]

@@ -84,6 +84,9 @@ func (e *engine) run(ctx context.Context) (Summary, error) {
 		if err := e.generation(ctx, g); err != nil {
 			return Summary{}, err
 		}
+		if e.journal.idle() {
+			continue // all of it was read back: the folder has this and more
+		}
 		if err := e.freeze(); err != nil {
 			return Summary{}, err
 		}
@@ -123,13 +126,16 @@ func (e *engine) measureBase(ctx context.Context) error {
 		return fmt.Errorf("evolve: every validation attempt under %s was broken; the first: %s", e.Base.ID, records[0].Error)
 	}
 	e.nodes = []Node{{ID: e.Base.ID, Hash: e.Base.Hash(), Valid: true, Success: row.Success, Solved: row.Solved}}
-	return e.freeze()
+	return nil
 }
 
 // generation makes and measures the children of the parents, and chooses the next parents.
 func (e *engine) generation(ctx context.Context, g int) error {
-	before := e.cost()
-	gen := Generation{Number: g, Parents: ids(e.parents), Tasks: taskIDs(e.fresh(g)), Causes: map[string]map[string]int{}, Rejected: map[string]int{}}
+	before := e.used()
+	gen := Generation{
+		Number: g, Parents: ids(e.parents), Tasks: taskIDs(e.fresh(g)), Failures: []int{}, Children: []string{},
+		Causes: map[string]map[string]int{}, Rejected: map[string]int{},
+	}
 	pairs, err := e.analyse(ctx, &gen)
 	if err == nil {
 		err = e.edit(ctx, &gen, pairs)
@@ -148,7 +154,7 @@ func (e *engine) generation(ctx context.Context, g int) error {
 	}
 	e.parents = e.choose()
 	gen.Next, gen.JointCoverage = ids(e.parents), e.matrix.share(e.matrix.joint())
-	gen.Cost = e.cost().minus(before)
+	gen.Cost = e.used().minus(before)
 	gen.Pairs = report(pairs)
 	e.history = append(e.history, gen)
 	switch {
@@ -215,6 +221,14 @@ func (e *engine) take(gen *Generation, c child, records []*rollout.Record) {
 func (e *engine) cost() Cost {
 	calls, tokens := e.Meter.Spent()
 	return Cost{Rollouts: e.spent.Rollouts, Calls: calls, Tokens: tokens}
+}
+
+// used is what the evolution took to come here. Unlike cost it leaves out what earlier processes did after this point, and
+// requests of theirs that came to nothing.
+func (e *engine) used() Cost {
+	c := e.journal.usedNow()
+	c.Rollouts = e.spent.Rollouts
+	return c
 }
 
 // tell says how a generation went, and how long the rest may take.
