@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"harness-s/internal/atomicfile"
 	"harness-s/internal/strictyaml"
@@ -196,6 +198,9 @@ func (e *engine) finish() (Summary, error) {
 	if err := e.freeze(); err != nil {
 		return Summary{}, err
 	}
+	if err := e.sweep(); err != nil {
+		return Summary{}, fmt.Errorf("evolve: %w", err)
+	}
 	if _, err := harness.LoadPool(filepath.Join(e.Dir, PoolName)); err != nil {
 		return Summary{}, fmt.Errorf("evolve: the frozen pool does not load: %w", err)
 	}
@@ -208,6 +213,24 @@ func (e *engine) finish() (Summary, error) {
 		return Summary{}, fmt.Errorf("evolve: %w", err)
 	}
 	return s, nil
+}
+
+// sweep removes specs that a longer evolution left in the folder: this one was resumed with smaller limits.
+func (e *engine) sweep() error {
+	specs, err := filepath.Glob(filepath.Join(e.Dir, PoolName, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, path := range specs {
+		stem := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		if slices.ContainsFunc(e.pool, func(s *harness.Spec) bool { return s.ID == stem }) {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e *engine) summary() Summary {

@@ -105,5 +105,10 @@ sql sqlite mysql select insert update delete from where group having order limit
 intersect values create alter drop table view index trigger primary foreign key references unique check default null not exists in between like glob
 regexp is case when then end cast collate nocase asc desc distinct count sum avg min max total abs round length lower upper trim ltrim rtrim replace
 substr instr coalesce ifnull nullif printf date time datetime julianday strftime pragma explain describe show columns fields full backtick backticks
+aggregate aggregation statistic collect outcome drawn lost gate node pure mere mine tile tune fuse reuse pile mute sane memo demo led sold sent
+spent held felt meant caught bought brought taught chosen driven fallen forgotten hidden spoken thrown worn beaten broken begun risen grown flown eaten
+stolen woken guess guesses assumption careful carefully precisely concise brief briefly verbatim literal literally placeholder spelling punctuation
+typo casing plural singular synonym duplicate dedupe enumerate paginate pagination iterate iterative sanity trailing surrounding embedded nested
+ambiguous unambiguous mismatch inconsistent consistent correctness incorrect inaccurate accurate invalidate revalidate unexpected unfamiliar
 apostrophe wildcard percent lowercase uppercase whitespace blanks unquoted quoted json yaml utf8 sqlite3 mysql8 ascii unicode regex backslash newline
 `
