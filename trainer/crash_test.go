@@ -165,6 +165,9 @@ func crashRig(kind, dir string) *rig {
 }
 
 func childRun(kind, dir string) int {
+	if kind == evolveKind {
+		return childEvolve(dir)
+	}
 	g := crashRig(kind, dir)
 	if kind == nodesKind {
 		return childNode(g.cfg)

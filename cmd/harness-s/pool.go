@@ -6,6 +6,7 @@ import (
 
 	"harness-s/rollout/env/sqlenv"
 	"harness-s/rollout/harness"
+	"harness-s/router/evolve"
 )
 
 type poolCmd struct {
@@ -13,7 +14,7 @@ type poolCmd struct {
 }
 
 type poolCheckCmd struct {
-	Dir  string `arg:"" help:"Folder with h0.yaml and its siblings."`
+	Dir  string `arg:"" help:"Folder with h0.yaml and its siblings, or the run folder of an evolution."`
 	JSON bool   `help:"Machine-readable output on stdout."`
 }
 
@@ -21,6 +22,8 @@ type poolCheckCmd struct {
 type poolReport struct {
 	Harnesses []poolEntry `json:"harnesses"`
 	Problems  []string    `json:"problems"`
+	Lineage   string      `json:"lineage,omitempty"` // the file that says how the pool evolved
+	Notes     []string    `json:"notes,omitempty"`   // where the pool is no longer what its lineage says
 }
 
 type poolEntry struct {
@@ -29,10 +32,11 @@ type poolEntry struct {
 	Hash      string `json:"hash"`
 }
 
-// Run lists the harnesses, or every problem with its place.
+// Run lists the harnesses, or every problem with its place; of an evolved pool also whether it is still what was measured.
 func (c *poolCheckCmd) Run() error {
-	pool, problems := harness.CheckPool(c.Dir, sqlenv.New(sqlenv.Options{}).Tools())
-	r := poolReport{Problems: []string{}, Harnesses: []poolEntry{}}
+	dir, lineage := evolve.FindPool(c.Dir)
+	pool, problems := harness.CheckPool(dir, sqlenv.New(sqlenv.Options{}).Tools())
+	r := poolReport{Problems: []string{}, Harnesses: []poolEntry{}, Lineage: lineage}
 	for _, p := range problems {
 		r.Problems = append(r.Problems, p.Error())
 	}
@@ -41,6 +45,9 @@ func (c *poolCheckCmd) Run() error {
 			r.Harnesses = append(r.Harnesses, poolEntry{s.ID, s.Direction, s.Hash()})
 		}
 	}
+	if lineage != "" {
+		r.compare(pool)
+	}
 	if c.JSON {
 		if err := printJSON(os.Stdout, r); err != nil {
 			return err
@@ -48,10 +55,21 @@ func (c *poolCheckCmd) Run() error {
 	} else {
 		r.print()
 	}
-	if len(problems) > 0 {
-		return fmt.Errorf("pool %s: %d problem(s)", c.Dir, len(problems))
+	if n := len(r.Problems); n > 0 {
+		return fmt.Errorf("pool %s: %d problem(s)", c.Dir, n)
 	}
 	return nil
+}
+
+// compare holds the pool, nil where it has problems, against its lineage.
+func (r *poolReport) compare(pool *harness.Pool) {
+	l, err := evolve.ReadLineage(r.Lineage)
+	switch {
+	case err != nil:
+		r.Problems = append(r.Problems, err.Error())
+	case pool != nil:
+		r.Notes = l.Compare(pool)
+	}
 }
 
 func (r poolReport) print() {
@@ -59,6 +77,9 @@ func (r poolReport) print() {
 		fmt.Fprintln(os.Stderr, p)
 	}
 	for _, h := range r.Harnesses {
-		fmt.Fprintf(os.Stderr, "%-14s %.12s  %s\n", h.ID, h.Hash, h.Direction)
+		fmt.Fprintf(os.Stderr, "%-26s %.12s  %s\n", h.ID, h.Hash, h.Direction)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(os.Stderr, "note:", n)
 	}
 }

@@ -364,7 +364,7 @@ func TestServerDown(t *testing.T) {
 		dir := t.TempDir()
 		w := newWorld()
 		w.broken = func(rollout.Job) rollout.Status {
-			if w.calls >= down {
+			if w.called() >= down {
 				return rollout.ServerError
 			}
 			return ""

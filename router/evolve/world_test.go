@@ -73,6 +73,7 @@ func (w *world) enter() error {
 	return nil
 }
 
+func (w *world) called() int         { w.mu.Lock(); defer w.mu.Unlock(); return w.calls }
 func (w *world) Spent() (int, int)   { w.mu.Lock(); defer w.mu.Unlock(); return w.spent, 10 * w.spent }
 func (w *world) Charge(calls, _ int) { w.mu.Lock(); defer w.mu.Unlock(); w.spent += calls }
 func (w *world) pay()                { w.Charge(w.price, 0) }
