@@ -23,6 +23,8 @@ type Row struct {
 type TaskEntry struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"`
+	// Cause is why the base harness fails it, by the analyst: of its first failed attempt, where no attempt succeeds.
+	Cause string `json:"cause,omitempty"`
 }
 
 // Matrix is harness x validation task: paired attempts, the same seeds in each row.
@@ -35,7 +37,7 @@ type Matrix struct {
 func newMatrix(tasks []rollout.Task, attempts int) Matrix {
 	m := Matrix{Attempts: attempts, Rows: []Row{}}
 	for _, t := range tasks {
-		m.Tasks = append(m.Tasks, TaskEntry{t.ID, t.Kind})
+		m.Tasks = append(m.Tasks, TaskEntry{ID: t.ID, Kind: t.Kind})
 	}
 	return m
 }

@@ -34,6 +34,8 @@ type engine struct {
 	asked   asked
 	began   time.Time
 
+	unsolved []*rollout.Record // of each validation task that the base never solves, the first failed attempt
+
 	order   []rollout.Task  // training tasks, shuffled
 	pool    []*harness.Spec // the base, then children in the order they were made
 	nodes   []Node          // of the pool, in its order
@@ -98,7 +100,48 @@ func (e *engine) run(ctx context.Context) (Summary, error) {
 	if len(e.pool) == 1 && e.asked.last != nil {
 		return Summary{}, fmt.Errorf("evolve: no child was made; the last analysis or edit failed: %w", e.asked.last)
 	}
+	if err := e.causes(ctx); err != nil {
+		return Summary{}, err
+	}
 	return e.finish()
+}
+
+// firstFailures picks the first failed attempt at each task that the row, the base's, never solved.
+func firstFailures(records []*rollout.Record, row *Row, tasks []rollout.Task) []*rollout.Record {
+	var unsolved []*rollout.Record
+	each := len(records) / len(tasks)
+	for i, wins := range row.Wins {
+		if wins == 0 {
+			failed := failures(records[i*each:(i+1)*each], 1)
+			unsolved = append(unsolved, failed...)
+		}
+	}
+	return unsolved
+}
+
+// causes has the analyst say why the base fails validation tasks, so that a report can tell which child repairs which cause.
+// Nothing is made from it: no editor sees validation tasks.
+func (e *engine) causes(ctx context.Context) error {
+	for at := 0; at < len(e.unsolved); at += labelled {
+		part := e.unsolved[at:min(at+labelled, len(e.unsolved))]
+		found, _, err := ask(ctx, e, fmt.Sprintf("causes %d %d", len(e.history), at), func() ([]Label, error) {
+			return e.Analyst.Label(ctx, e.Base, part)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errBudget):
+			return nil
+		case err != nil:
+			e.Progress.Note("no causes of validation failures: " + err.Error())
+			return nil
+		}
+		for _, l := range e.cleanLabels(found, part) {
+			i := slices.IndexFunc(e.matrix.Tasks, func(t TaskEntry) bool { return t.ID == l.Task })
+			e.matrix.Tasks[i].Cause = l.Cause
+		}
+	}
+	return nil
 }
 
 // shuffled is a permutation of the tasks by seed.
@@ -125,6 +168,7 @@ func (e *engine) measureBase(ctx context.Context) error {
 	if !row.measured() {
 		return fmt.Errorf("evolve: every validation attempt under %s was broken; the first: %s", e.Base.ID, records[0].Error)
 	}
+	e.unsolved = firstFailures(records, row, e.Validation)
 	e.nodes = []Node{{ID: e.Base.ID, Hash: e.Base.Hash(), Valid: true, Success: row.Success, Solved: row.Solved}}
 	return nil
 }

@@ -114,6 +114,11 @@ func TestMatrixFile(t *testing.T) {
 	if len(m.Rows) != s.ValidChildren+1 || len(m.Tasks) != 20 || m.Rows[0].Harness != "h0" {
 		t.Fatalf("%d rows, %d tasks", len(m.Rows), len(m.Tasks))
 	}
+	for i, task := range m.Tasks {
+		if want := task.Kind != "plain"; (task.Cause != "") != want || want && task.Cause != "no-"+task.Kind || want != (m.Rows[0].Wins[i] == 0) {
+			t.Errorf("task %s of kind %s: cause %q, %d wins under h0", task.ID, task.Kind, task.Cause, m.Rows[0].Wins[i])
+		}
+	}
 	joint := map[int]bool{}
 	for _, r := range m.Rows {
 		gains, losses := 0, 0
@@ -332,7 +337,7 @@ func TestBrokenSaysNothing(t *testing.T) {
 	}
 	w.label = func(labels []Label) []Label {
 		for _, l := range labels {
-			if l.Cause == "no-alpha" && strings.Contains(l.Rollout, "-h0-") {
+			if l.Cause == "no-alpha" && strings.HasPrefix(l.Rollout, "evolve-1-") {
 				t.Errorf("a broken attempt was analysed: %s", l.Rollout)
 			}
 		}
@@ -443,9 +448,10 @@ func TestHostileAnalyst(t *testing.T) {
 	o.Size.Generations, o.Size.Directions = 1, 8
 	s := mustRun(t, o)
 	d := s.Dropped
-	if d.Labels != 3 || d.Facts < 1 || d.Evidence == 0 || d.Directions < 2 || d.Descriptions != 1 {
+	if d.Labels != 2*3 || d.Facts < 1 || d.Evidence == 0 || d.Directions < 2 || d.Descriptions != 1 {
 		t.Errorf("dropped %+v", d)
 	}
+	// twice: once of the training failures, once of the base's on validation tasks
 	for _, n := range lineage(t, o.Dir).Nodes[1:] {
 		if n.Direction.ID == "zz-leaky" && n.Direction.Description != "zz leaky" {
 			t.Errorf("a description that leaks: %q", n.Direction.Description)
