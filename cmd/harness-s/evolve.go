@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"harness-s/trainer"
+	"harness-s/trainer/report"
 )
 
 type evolveCmd struct {
@@ -36,6 +37,11 @@ func (c *evolveCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	page, err := report.WriteEvolution(dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "report:", page)
 	if c.JSON {
 		return printJSON(os.Stdout, s)
 	}

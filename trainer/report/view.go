@@ -17,6 +17,11 @@ import (
 func Handler(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		if isEvolution(dir) {
+			p, err := evolutionPage(dir)
+			render(w, "evolution", p, err)
+			return
+		}
 		p, err := build(dir, true)
 		render(w, "report", p, err)
 	})
@@ -52,7 +57,7 @@ func localOnly(next http.Handler) http.Handler {
 	})
 }
 
-func render(w http.ResponseWriter, name string, p *page, err error) {
+func render(w http.ResponseWriter, name string, p any, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
