@@ -23,6 +23,7 @@ type EvolveConfig struct {
 	Directions  int             `yaml:"directions" doc:"repair directions of a parent and generation"`
 	Children    int             `yaml:"children" unit:"harnesses" doc:"valid children wanted of a direction and parent"`
 	Pool        int             `yaml:"pool" unit:"harnesses" doc:"siblings in the pool at most"`
+	Control     bool            `yaml:"control" doc:"at the end give H0 as many attempts as the whole pool had: what more attempts alone would have solved"`
 	MaxBytes    int             `yaml:"max_bytes" unit:"bytes" doc:"of a child, as YAML"`
 	Analyst     string          `yaml:"analyst" doc:"who finds what failed: embedded (rules for the SQL environment) or llm"`
 	Editor      string          `yaml:"editor" doc:"who changes the harness: embedded (typed edits for the SQL environment) or llm"`

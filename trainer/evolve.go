@@ -152,7 +152,7 @@ func (e *evolution) options(base *harness.Spec, parts Parts, m makers) evolve.Op
 		Dir: e.folder.Dir, Seed: e.cfg.Seed, Base: base, Train: parts.Tasks.Train, Validation: validation,
 		Size: evolve.Size{
 			Generations: c.Generations, Tasks: c.Tasks, Attempts: c.Attempts, Failures: c.Failures, Directions: c.Directions,
-			Children: c.Children, Parents: c.Parents, Pool: c.Pool, MaxBytes: c.MaxBytes,
+			Children: c.Children, Parents: c.Parents, Pool: c.Pool, MaxBytes: c.MaxBytes, Control: c.Control,
 		},
 		Limit: evolve.Limit{Rollouts: c.Budget.Rollouts, Calls: c.Budget.Calls, Tokens: c.Budget.Tokens},
 		Actor: parts.Actor, Analyst: m.analyst, Editor: m.editor, Meter: m.meter, Progress: evolveProgress{e.progress},
@@ -177,7 +177,7 @@ func (e evolveProgress) Phase(what string, rollouts int) func(ended int) {
 // evolveMayChange are the keys that a resumed evolution may set anew: they change what is done next, not what was done.
 var evolveMayChange = map[string]bool{
 	"threads": true, "rollout.concurrency": true, "rollout.endpoint": true, "rollout.deadline_s": true, "rollout.retries": true,
-	"evolve.generations": true, "evolve.budget.rollouts": true, "evolve.budget.calls": true, "evolve.budget.tokens": true,
+	"evolve.generations": true, "evolve.control": true, "evolve.budget.rollouts": true, "evolve.budget.calls": true, "evolve.budget.tokens": true,
 	"evolve.llm.url": true, "evolve.llm.key_variable": true, "evolve.llm.timeout_s": true, "evolve.llm.retries": true,
 	"evolve.llm.concurrency": true, "pool.path": true, // the folder's own copy is used
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/term"
 
+	"harness-s/router/evolve"
 	"harness-s/trainer"
 	"harness-s/trainer/report"
 )
@@ -45,8 +47,16 @@ func (c *evolveCmd) Run(ctx context.Context) error {
 	if c.JSON {
 		return printJSON(os.Stdout, s)
 	}
-	fmt.Fprintf(os.Stderr, "\n%d siblings in %s\njoint validation coverage %.3f; under h0 alone %.3f (mean success %.3f), under %s %.3f\n%d rollouts, %d requests, %d tokens; %.0f s\n",
-		s.ValidChildren, filepath.Join(dir, "pool"), s.JointCoverage, s.H0Coverage, s.H0Success, s.Best.Harness, s.Best.Success,
-		s.Rollouts, s.Calls, s.Tokens, s.WallS)
+	printEvolution(os.Stderr, filepath.Join(dir, evolve.PoolName), s)
 	return nil
+}
+
+func printEvolution(w io.Writer, pool string, s evolve.Summary) {
+	fmt.Fprintf(w, "\n%d siblings in %s\n", s.ValidChildren, pool)
+	fmt.Fprintf(w, "validation tasks solved: %.3f by the pool, %.3f under h0 (mean success %.3f), %.3f under %s (%.3f)\n",
+		s.JointCoverage, s.H0Coverage, s.H0Success, s.Best.Coverage, s.Best.Harness, s.Best.Success)
+	if c := s.Control; c != nil {
+		fmt.Fprintf(w, "under h0 with as many attempts (%d a task): %.3f\n", c.Attempts, c.Coverage)
+	}
+	fmt.Fprintf(w, "%d rollouts, %d requests, %d tokens; %.0f s\n", s.Rollouts, s.Calls, s.Tokens, s.WallS)
 }

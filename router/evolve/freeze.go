@@ -104,7 +104,8 @@ type Summary struct {
 	H0Success     float64        `json:"h0_success"`     // mean success of validation attempts under the base, 0..1
 	H0Coverage    float64        `json:"h0_coverage"`    // share of validation tasks with a success under it
 	JointCoverage float64        `json:"joint_coverage"` // share of validation tasks solved by any pool member
-	Best          Best           `json:"best"`           // the harness with the greatest mean success
+	Control       *Control       `json:"control,omitempty"`
+	Best          Best           `json:"best"` // the harness with the greatest mean success
 	Generations   int            `json:"generations"`
 	Ended         string         `json:"ended"` // generations | budget | pool
 	Candidates    int            `json:"candidates"`
@@ -123,6 +124,12 @@ type Summary struct {
 type Best struct {
 	Harness  string  `json:"harness"`
 	Success  float64 `json:"success"`  // mean, 0..1
+	Coverage float64 `json:"coverage"` // share of validation tasks with a success
+}
+
+// Control is what the base alone solves with as many attempts at each task as the whole pool had.
+type Control struct {
+	Attempts int     `json:"attempts"` // at each validation task
 	Coverage float64 `json:"coverage"` // share of validation tasks with a success
 }
 
@@ -237,7 +244,8 @@ func (e *engine) summary() Summary {
 	base, cost := e.matrix.Rows[0], e.cost()
 	s := Summary{
 		ValidChildren: len(e.pool) - 1, H0Success: base.Success, H0Coverage: e.matrix.share(base.Solved),
-		JointCoverage: e.matrix.share(e.matrix.joint()), Generations: len(e.history), Ended: e.ended,
+		JointCoverage: e.matrix.share(e.matrix.joint()), Control: e.control,
+		Generations: len(e.history), Ended: e.ended,
 		Candidates: len(e.pool) - 1 + len(e.refused), Rejected: map[string]int{}, Dropped: e.dropped,
 		Rollouts: cost.Rollouts, Calls: cost.Calls, Tokens: cost.Tokens,
 		Attempts: e.matrix.Attempts, Tasks: len(e.matrix.Tasks), Seed: e.Seed,

@@ -35,19 +35,19 @@ func TestLeakRule(t *testing.T) {
 	}
 	l := oneTask([]string{"Use the tools on ratio data.", "tavo is known"}, secrets...)
 	for text, leak := range map[string]bool{
-		"Look at ravis first.":                       true,
-		"Look at RAVIS.":                             true,
-		"SELECT * FROM `ravis`;":                     true,
-		"The ravisher":                               false, // a part of a longer word
-		"Mind tavo.":                                 false, // the base harness says it
-		"Column vo7 is what you want":                true,
-		"k7":                                         false, // too short
-		"Open the table and check the names.":        false, // common words
-		"42 rows, the year 1999":                     false, // short numbers
-		"The answer is 12345.":                       true,
-		"It is 3.14":                                 false,
-		"Count the number of rows.":                  false, // a short phrase of common words
-		"Mo":                                         false,
+		"Look at ravis first.":                true,
+		"Look at RAVIS.":                      true,
+		"SELECT * FROM `ravis`;":              true,
+		"The ravisher":                        false, // a part of a longer word
+		"Mind tavo.":                          false, // the base harness says it
+		"Column vo7 is what you want":         true,
+		"k7":                                  false, // too short
+		"Open the table and check the names.": false, // common words
+		"42 rows, the year 1999":              false, // short numbers
+		"The answer is 12345.":                true,
+		"It is 3.14":                          false,
+		"Count the number of rows.":           false, // a short phrase of common words
+		"Mo":                                  false,
 		"It is called the player of the year award.": true,  // a long phrase of common words
 		"Player of the year":                         false, // a part of it
 		"sao paulo":                                  false, // other letters

@@ -41,6 +41,9 @@ type Size struct {
 	Parents     int // of the next generation
 	Pool        int // siblings in the pool at most
 	MaxBytes    int // of a child as YAML
+	// Control, where true, gives the base at the end as many attempts at each validation task as all harnesses of the pool had
+	// together: what more attempts alone would have solved.
+	Control bool
 }
 
 // MinAttempts is the least number of validation attempts: with fewer, chance decides which sibling repairs what.

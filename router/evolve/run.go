@@ -44,6 +44,7 @@ type engine struct {
 	labels  []LabelEntry
 	refused []Rejected
 	dropped Dropped
+	control *Control
 	ended   string
 }
 
@@ -103,7 +104,40 @@ func (e *engine) run(ctx context.Context) (Summary, error) {
 	if err := e.causes(ctx); err != nil {
 		return Summary{}, err
 	}
+	if err := e.measureControl(ctx); err != nil {
+		return Summary{}, err
+	}
 	return e.finish()
+}
+
+// measureControl gives the base the attempts that its siblings had, where that is asked for and paid for. They count on from
+// its own, so that no seed is used twice.
+func (e *engine) measureControl(ctx context.Context) error {
+	siblings := len(e.pool) - 1
+	more := jobs(e.pool[:1], e.Validation, validationStep, siblings*e.Size.Attempts)
+	if !e.Size.Control || siblings == 0 || !e.affords(len(more)) {
+		return nil
+	}
+	for i := range more {
+		more[i].Attempt += e.Size.Attempts
+	}
+	records, err := e.attempts(ctx, fmt.Sprintf("control_%d", siblings), "more attempts under "+e.Base.ID, more)
+	if err != nil {
+		return fmt.Errorf("evolve: control: %w", err)
+	}
+	solved := map[string]bool{}
+	for i, wins := range e.matrix.Rows[0].Wins {
+		if wins > 0 {
+			solved[e.matrix.Tasks[i].ID] = true
+		}
+	}
+	for _, r := range records {
+		if r.Success {
+			solved[r.Task] = true
+		}
+	}
+	e.control = &Control{Attempts: len(e.pool) * e.Size.Attempts, Coverage: e.matrix.share(len(solved))}
+	return nil
 }
 
 // firstFailures picks the first failed attempt at each task that the row, the base's, never solved.

@@ -63,6 +63,28 @@ func TestEvolve(t *testing.T) {
 	}
 }
 
+// The control gives the base the attempts of the whole pool: more than its own, never fewer tasks solved, and paired seeds
+// are not used twice.
+func TestControl(t *testing.T) {
+	plain := mustRun(t, worldOptions(t.TempDir(), newWorld()))
+	w := newWorld()
+	o := worldOptions(t.TempDir(), w)
+	o.Size.Control = true
+	s := mustRun(t, o)
+	harnesses := s.ValidChildren + 1
+	if s.Control == nil || s.Control.Attempts != 3*harnesses || s.Control.Coverage < s.H0Coverage || s.Control.Coverage >= s.JointCoverage {
+		t.Errorf("control %+v beside %+v", s.Control, s)
+	}
+	if more := s.Rollouts - plain.Rollouts; more != 20*3*s.ValidChildren {
+		t.Errorf("the control took %d rollouts", more)
+	}
+	for id, n := range w.jobs {
+		if n != 1 {
+			t.Errorf("rollout %s was made %d times", id, n)
+		}
+	}
+}
+
 // Every rollout of the actor is counted once, and validation attempts are paired: for each harness the same tasks,
 // attempts and seeds.
 func TestPairing(t *testing.T) {
