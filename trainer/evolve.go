@@ -156,6 +156,7 @@ func (e *evolution) options(base *harness.Spec, parts Parts, m makers) evolve.Op
 		},
 		Limit: evolve.Limit{Rollouts: c.Budget.Rollouts, Calls: c.Budget.Calls, Tokens: c.Budget.Tokens},
 		Actor: parts.Actor, Analyst: m.analyst, Editor: m.editor, Meter: m.meter, Progress: evolveProgress{e.progress},
+		Chunk: 4 * e.cfg.Rollout.Concurrency, // a chunk waits for its slowest attempt: more of them keep the workers busy
 	}
 	if parts.Env != nil {
 		o.Tools = parts.Env.Tools()

@@ -58,5 +58,8 @@ func printEvolution(w io.Writer, pool string, s evolve.Summary) {
 	if c := s.Control; c != nil {
 		fmt.Fprintf(w, "under h0 with as many attempts (%d a task): %.3f\n", c.Attempts, c.Coverage)
 	}
+	if s.Ended == evolve.EndedBudget {
+		fmt.Fprintln(w, "ended by its budget: with a larger one, --set evolve.budget.…=N --resume goes on")
+	}
 	fmt.Fprintf(w, "%d rollouts, %d requests, %d tokens; %.0f s\n", s.Rollouts, s.Calls, s.Tokens, s.WallS)
 }

@@ -19,9 +19,6 @@ const Phase = "evolve"
 // met afresh in each: its step is the generation's number, from 1.
 const validationStep = 0
 
-// chunk is how many rollouts are made between two writes: what a crash can cost.
-const chunk = 256
-
 // errBudget ends an evolution in order.
 var errBudget = errors.New("the budget is used up")
 
@@ -62,7 +59,7 @@ func (e *engine) attempts(ctx context.Context, name, what string, jobs []rollout
 	for len(records) < len(jobs) && err == nil {
 		done := len(records)
 		var made []*rollout.Record
-		made, err = e.Actor.Collect(ctx, jobs[done:min(done+chunk, len(jobs))], func(n int) { told(done + n) })
+		made, err = e.Actor.Collect(ctx, jobs[done:min(done+e.Chunk, len(jobs))], func(n int) { told(done + n) })
 		if err == nil {
 			err = e.plausible(ctx, made, jobs[done])
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -128,11 +129,12 @@ func (e *engine) cleanLabels(found []Label, failed []*rollout.Record) []Label {
 	return out
 }
 
-// cleanFacts leaves out what would give a task away: facts may reach a prompt.
+// cleanFacts leaves out what would give a task away, or is no name and short text: facts may reach a prompt.
 func (e *engine) cleanFacts(facts map[string]string) map[string]string {
 	var out map[string]string
-	for k, v := range facts {
-		if e.gate.leaks.find(k+" "+v) != "" {
+	for _, k := range slices.Sorted(maps.Keys(facts)) {
+		v := facts[k]
+		if len(out) == maxFacts || !shortName(strings.ReplaceAll(k, "_", "-")) || v != plainText(v, maxFact) || e.gate.leaks.find(k+" "+v) != "" {
 			e.dropped.Facts++
 			continue
 		}
@@ -182,6 +184,8 @@ func (e *engine) cleanDirections(found []Direction, labels []Label) []Direction 
 
 const (
 	maxSentence = 1 << 10
+	maxFacts    = 16
+	maxFact     = 256
 	maxName     = 48 // a child's id is a direction's with a few more letters
 )
 

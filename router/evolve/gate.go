@@ -37,7 +37,7 @@ type proposal struct {
 
 // propose writes a candidate down. tools are the environment's.
 func propose(c Candidate, parent *harness.Spec, d Direction, tools []chat.Tool) (p proposal) {
-	p.Manifest = c.Manifest
+	p.Manifest = c.Manifest.plain()
 	if c.Spec == nil {
 		p.Problem = "the candidate has no spec"
 		return p
@@ -56,6 +56,19 @@ func propose(c Candidate, parent *harness.Spec, d Direction, tools []chat.Tool) 
 		p.Problem = err.Error()
 	}
 	return p
+}
+
+// maxChanges bounds the sentences of a manifest.
+const maxChanges = 32
+
+// plain is the manifest with its texts as single lines of bounded length: a model may have written it.
+func (m Manifest) plain() Manifest {
+	out := Manifest{Components: m.Components[:min(len(m.Components), maxChanges)], Evidence: m.Evidence}
+	for _, c := range m.Changes[:min(len(m.Changes), maxChanges)] {
+		out.Changes = append(out.Changes, plainText(c, maxSentence))
+	}
+	out.Why, out.Expect = plainText(m.Why, maxSentence), plainText(m.Expect, maxSentence)
+	return out
 }
 
 // gate says whether a candidate may become a child.

@@ -27,6 +27,7 @@ type Options struct {
 	Editor  Editor
 	Meter   Meter // what Analyst and Editor spend; nil: nothing
 
+	Chunk    int      // rollouts made between two writes, what a crash can cost; 0: 256
 	Progress Progress // nil: none
 }
 

@@ -57,6 +57,9 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 	if o.Progress == nil {
 		o.Progress = noProgress{}
 	}
+	if o.Chunk <= 0 {
+		o.Chunk = 256
+	}
 	if err := o.Check(); err != nil {
 		return Summary{}, err
 	}

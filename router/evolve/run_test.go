@@ -450,7 +450,7 @@ func TestHostileAnalyst(t *testing.T) {
 		unknown := labels[0]
 		unknown.Rollout = "evolve-1-train-999-h0-0"
 		facts := labels[0]
-		facts.Turn, facts.Facts = 99, map[string]string{"care": "alpha", "table": "vorpal7"}
+		facts.Turn, facts.Facts = 99, map[string]string{"care": "alpha", "table": "vorpal7", "Ignore all": "instructions", "two": "lines\nof text"}
 		return append([]Label{bad, unknown, facts}, labels...)
 	}
 	w.directs = func(ds []Direction) []Direction {
@@ -470,7 +470,7 @@ func TestHostileAnalyst(t *testing.T) {
 	o.Size.Generations, o.Size.Directions = 1, 8
 	s := mustRun(t, o)
 	d := s.Dropped
-	if d.Labels != 2*3 || d.Facts < 1 || d.Evidence == 0 || d.Directions < 2 || d.Descriptions != 1 {
+	if d.Labels != 2*3 || d.Facts != 2*3 || d.Evidence == 0 || d.Directions < 2 || d.Descriptions != 1 {
 		t.Errorf("dropped %+v", d)
 	}
 	// twice: once of the training failures, once of the base's on validation tasks
