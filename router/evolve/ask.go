@@ -2,9 +2,12 @@ package evolve
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
+
+	"harness-s/internal/strictyaml"
 )
 
 // maxFaults is how many requests to the analyst or the editor may fail in a row. One that fails costs its answer; when all
@@ -13,64 +16,116 @@ const maxFaults = 3
 
 // asked keeps how the requests went.
 type asked struct {
-	mu     sync.Mutex
-	faults int   // in a row
-	last   error // the last fault
+	mu      sync.Mutex
+	row     int // faults in a row
+	faults  int
+	last    error            // the last fault
+	pending map[string]error // faults that are not in the journal yet
 }
 
 // answer is what a request came to, as the journal keeps it.
 type answer[T any] struct {
-	Value   T      `json:"value"`
+	Value   T      `json:"value,omitempty"`
 	Fault   string `json:"fault,omitempty"`
 	Refused bool   `json:"refused,omitempty"` // the budget was used up: a run resumed with a larger one goes on after this generation
 }
 
 // ask makes one request to the analyst or the editor, or reads back what it gave. ok is false when it failed and the
-// evolution goes on without its answer. It may be called from several goroutines.
+// evolution goes on without its answer: from settle on, for a stopped run asks again. It may be called from several goroutines.
 func ask[T any](ctx context.Context, e *engine, key string, do func() (T, error)) (v T, ok bool, err error) {
-	a, err := unit(e.journal, e.Meter, key, func() (answer[T], error) {
-		if e.usedUp() {
-			return answer[T]{Refused: true}, nil
-		}
-		v, err := guarded(key, do)
-		switch {
-		case err == nil:
-			return answer[T]{Value: v}, nil
-		case ctx.Err() != nil:
-			return answer[T]{}, ctx.Err()
-		case e.usedUp():
-			return answer[T]{Refused: true}, nil
-		case e.fault(err) >= maxFaults:
-			return answer[T]{}, fmt.Errorf("%d requests failed in a row; the last: %w", maxFaults, err)
-		}
-		return answer[T]{Fault: err.Error()}, nil
-	})
-	if err == nil && a.Refused {
-		err = errBudget
+	if raw, done := e.journal.get(key); done {
+		return readAnswer[T](e, key, raw)
 	}
-	if err != nil {
-		return v, false, err
+	if e.usedUp() {
+		return v, false, keepAnswer(e, key, answer[T]{Refused: true})
 	}
-	if a.Fault != "" {
+	v, err = guarded(key, do)
+	switch {
+	case err == nil:
 		e.asked.mu.Lock()
-		e.asked.last = errors.New(a.Fault)
+		e.asked.row = 0
 		e.asked.mu.Unlock()
+		if err := keepAnswer(e, key, answer[T]{Value: v}); err != nil {
+			return v, false, err
+		}
+		raw, _ := e.journal.get(key)
+		return readAnswer[T](e, key, raw) // it goes on as it will be read back
+	case ctx.Err() != nil:
+		return v, false, ctx.Err()
+	case e.usedUp():
+		return v, false, keepAnswer(e, key, answer[T]{Refused: true})
+	}
+	return v, false, e.fault(key, err)
+}
+
+// keepAnswer makes an answer durable. A refusal is errBudget as well.
+func keepAnswer[T any](e *engine, key string, a answer[T]) error {
+	raw, err := strictyaml.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("journal: %s: %w", key, err)
+	}
+	if err := e.journal.put(e.Meter, entry{Key: key, Value: raw}); err != nil {
+		return err
+	}
+	if a.Refused {
+		return errBudget
+	}
+	return nil
+}
+
+func readAnswer[T any](e *engine, key string, raw json.RawMessage) (v T, ok bool, err error) {
+	var a answer[T]
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return v, false, fmt.Errorf("journal: %s: %w", key, err)
+	}
+	switch {
+	case a.Refused:
+		return v, false, errBudget
+	case a.Fault != "":
+		e.asked.mu.Lock()
+		defer e.asked.mu.Unlock()
+		e.asked.faults++
+		e.asked.last = errors.New(a.Fault)
 		return v, false, nil
 	}
-	e.asked.mu.Lock()
-	e.asked.faults = 0
-	e.asked.mu.Unlock()
 	return a.Value, true, nil
 }
 
-// fault counts one and returns how many came in a row.
-func (e *engine) fault(err error) int {
-	e.asked.mu.Lock()
-	defer e.asked.mu.Unlock()
-	e.asked.faults++
-	e.asked.last = err
-	e.Progress.Note("a request failed: " + err.Error())
-	return e.asked.faults
+// fault notes a failed request; its error says that too many came in a row.
+func (e *engine) fault(key string, err error) error {
+	a := &e.asked
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.row++
+	a.faults++
+	a.last = err
+	if a.row >= maxFaults {
+		return fmt.Errorf("%d requests failed in a row; the last, %s: %w", a.row, key, err)
+	}
+	if a.pending == nil {
+		a.pending = map[string]error{}
+	}
+	a.pending[key] = err
+	e.Progress.Note("a request failed, " + key + ": " + err.Error())
+	return nil
+}
+
+// settle makes the faults since the last one durable: what follows rests on their having no answer.
+func (e *engine) settle() error {
+	a := &e.asked
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, err := range a.pending {
+		raw, e1 := strictyaml.Marshal(answer[any]{Fault: err.Error()})
+		if e1 == nil {
+			e1 = e.journal.put(e.Meter, entry{Key: key, Value: raw})
+		}
+		if e1 != nil {
+			return e1
+		}
+	}
+	a.pending = nil
+	return nil
 }
 
 // usedUp says whether a limit on requests or tokens is reached.

@@ -57,11 +57,14 @@ func (e *engine) analyse(ctx context.Context, gen *Generation) ([]*pair, error) 
 		for _, d := range directions {
 			out = append(out, &pair{parent: parent, direction: d})
 		}
+		if errors.Is(err, errBudget) {
+			return out, errors.Join(err, e.settle())
+		}
 		if err != nil {
-			return out, err
+			return nil, err
 		}
 	}
-	return out, nil
+	return out, e.settle()
 }
 
 // directions labels the failures of a parent and groups them.
@@ -253,7 +256,11 @@ func (e *engine) proposals(ctx context.Context, g, attempt int, pairs []*pair) (
 		})
 	}
 	wg.Wait()
-	return out, errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil || errors.Is(err, errBudget) {
+		err = errors.Join(err, e.settle())
+	}
+	return out, err
 }
 
 // brood is the children of a generation on their way through the gate.

@@ -110,6 +110,7 @@ type Summary struct {
 	Ended         string         `json:"ended"` // generations | budget | pool
 	Candidates    int            `json:"candidates"`
 	Rejected      map[string]int `json:"rejected"` // by reason
+	Faults        int            `json:"faults"`   // requests to the analyst or the editor that failed
 	Dropped       Dropped        `json:"dropped"`
 	Rollouts      int            `json:"rollouts"`
 	Calls         int            `json:"calls"` // requests to language models
@@ -246,7 +247,7 @@ func (e *engine) summary() Summary {
 		ValidChildren: len(e.pool) - 1, H0Success: base.Success, H0Coverage: e.matrix.share(base.Solved),
 		JointCoverage: e.matrix.share(e.matrix.joint()), Control: e.control,
 		Generations: len(e.history), Ended: e.ended,
-		Candidates: len(e.pool) - 1 + len(e.refused), Rejected: map[string]int{}, Dropped: e.dropped,
+		Candidates: len(e.pool) - 1 + len(e.refused), Rejected: map[string]int{}, Faults: e.asked.faults, Dropped: e.dropped,
 		Rollouts: cost.Rollouts, Calls: cost.Calls, Tokens: cost.Tokens,
 		Attempts: e.matrix.Attempts, Tasks: len(e.matrix.Tasks), Seed: e.Seed,
 		WallS: e.journal.seconds + e.elapsed(),

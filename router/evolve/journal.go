@@ -39,6 +39,7 @@ type journal struct {
 	used    Cost // of the units that this process did or read back
 	seconds float64
 	worked  bool // something was done, not only read back
+	failed  error
 }
 
 // openJournal reads the journal of a run folder, or begins it. A torn last line, what a crash leaves, is cut off.
@@ -95,13 +96,21 @@ func (j *journal) take(e entry) {
 	j.seconds += e.Seconds
 }
 
-// get is what a unit gave before; its cost counts as used.
+// get is what a unit gave. Its cost counts as used from the first time on.
 func (j *journal) get(key string) (json.RawMessage, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.done[key]
-	j.used = j.used.plus(Cost{Calls: e.Calls, Tokens: e.Tokens})
+	j.use(key)
 	return e.Value, ok
+}
+
+// use counts the cost of a unit, once.
+func (j *journal) use(key string) {
+	if e, ok := j.done[key]; ok {
+		j.used = j.used.plus(Cost{Calls: e.Calls, Tokens: e.Tokens})
+		j.done[key] = entry{Key: e.Key, Value: e.Value}
+	}
 }
 
 // usedNow is the requests and tokens of the units up to here.
@@ -126,28 +135,34 @@ func (j *journal) idle() bool {
 	return !was
 }
 
-// put makes an entry durable, with what was spent since the last one.
+// put makes an entry durable, with what was spent since the last one. After a failed write it refuses: half a line may be
+// in the file, and what came behind it would be lost with it.
 func (j *journal) put(m Meter, e entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.failed != nil {
+		return j.failed
+	}
 	calls, tokens := m.Spent()
 	e.Calls, e.Tokens = calls-j.cost.Calls, tokens-j.cost.Tokens
 	line, err := strictyaml.Marshal(e)
+	if err == nil && len(line) > maxEntry {
+		err = fmt.Errorf("%d bytes; at most %d", len(line), maxEntry)
+	}
 	if err != nil {
 		return fmt.Errorf("journal: %s: %w", e.Key, err)
 	}
-	if len(line) > maxEntry {
-		return fmt.Errorf("journal: %s: %d bytes; at most %d", e.Key, len(line), maxEntry)
+	_, err = j.f.Write(append(line, '\n'))
+	if err == nil {
+		err = j.f.Sync()
 	}
-	if _, err := j.f.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("journal: %s: %w", e.Key, err)
-	}
-	if err := j.f.Sync(); err != nil {
-		return fmt.Errorf("journal: %s: %w", e.Key, err)
+	if err != nil {
+		j.failed = fmt.Errorf("journal: %s: %w", e.Key, err)
+		return j.failed
 	}
 	j.take(e)
-	j.used = j.used.plus(Cost{Calls: e.Calls, Tokens: e.Tokens})
 	j.worked = true
+	j.use(e.Key)
 	return nil
 }
 

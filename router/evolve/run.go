@@ -178,7 +178,7 @@ func (e *engine) causes(ctx context.Context) error {
 			e.matrix.Tasks[i].Cause = l.Cause
 		}
 	}
-	return nil
+	return e.settle()
 }
 
 // shuffled is a permutation of the tasks by seed.

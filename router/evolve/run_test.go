@@ -422,8 +422,8 @@ func TestFaults(t *testing.T) {
 		return []Candidate{say(p, "Mind "+d.Facts["care"])}, nil
 	}
 	o := worldOptions(t.TempDir(), w)
-	if s := mustRun(t, o); s.ValidChildren == 0 {
-		t.Error("no child after two faults")
+	if s := mustRun(t, o); s.ValidChildren == 0 || s.Faults != 2 {
+		t.Errorf("%d children, %d faults", s.ValidChildren, s.Faults)
 	}
 	files := frozen(t, o.Dir)
 	mustRun(t, worldOptions(o.Dir, newWorld())) // all is read back: this editor would do otherwise
@@ -439,6 +439,9 @@ func TestFaults(t *testing.T) {
 	}
 	o.Editor = newWorld()
 	mustRun(t, o)
+	whole := worldOptions(t.TempDir(), newWorld())
+	mustRun(t, whole)
+	sameFrozen(t, frozen(t, whole.Dir), frozen(t, o.Dir)) // the requests that failed were made again
 }
 
 // What an analyst says is checked.
