@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"fmt"
+
 	"harness-s/router/evolve"
 	"harness-s/router/evolve/sqlrepair"
 )
@@ -14,5 +16,8 @@ type makers struct {
 
 // newMakers wires the makers that a config names.
 func newMakers(c EvolveConfig) (makers, error) {
+	if c.Analyst == MakerLLM || c.Editor == MakerLLM {
+		return makers{}, fmt.Errorf("evolve: analyst %s, editor %s: not wired yet", c.Analyst, c.Editor)
+	}
 	return makers{analyst: sqlrepair.Analyst{}, editor: sqlrepair.Editor{}}, nil
 }
