@@ -85,7 +85,7 @@ func TestEvolutionFromTheBaseAlone(t *testing.T) {
 	for _, dir := range dirs {
 		sum, err := evolve.Run(context.Background(), evolve.Options{
 			Dir: dir, Seed: 1, Base: base, Tools: actor.Env.Tools(), Train: take(taskgen.Train, 64), Validation: take(taskgen.Val, 12),
-			Size: evolve.Size{Generations: 2, Tasks: 32, Attempts: 3, Directions: 3, Children: 1, Parents: 2, Pool: 8, MaxBytes: 4096},
+			Size:  evolve.Size{Generations: 2, Tasks: 32, Attempts: 3, Directions: 3, Children: 1, Parents: 2, Pool: 8, MaxBytes: 4096},
 			Actor: actor, Analyst: Analyst{}, Editor: Editor{},
 		})
 		if err != nil {
@@ -115,5 +115,26 @@ func TestEvolutionFromTheBaseAlone(t *testing.T) {
 	}
 	if combined == 0 {
 		t.Errorf("no child of a child asks for two things")
+	}
+}
+
+// The shipped evolved pool starts from the base that evolution starts from, and is enough to train with.
+func TestShippedEvolvedPool(t *testing.T) {
+	pools := filepath.Join(testutil.Root(t), "recipes", "pools")
+	pool, problems := harness.CheckPool(filepath.Join(pools, "evolved"), sqlenv.New(sqlenv.Options{}).Tools())
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if err := pool.RequireK(8); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"sql-base", "sql"} {
+		base, err := harness.Load(filepath.Join(pools, name, "h0.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if base.Hash() != pool.Base().Hash() {
+			t.Errorf("the base harness differs from that of %s", name)
+		}
 	}
 }
