@@ -49,6 +49,11 @@ func TestGreedyByHand(t *testing.T) {
 	if ids := []string{c[got[0]].id, c[got[1]].id}; !slices.Equal(ids, []string{"big", "left"}) {
 		t.Errorf("greedy took %v", ids)
 	}
+	// ties: the greater success, then the first id
+	c = pack([]Cover{cover("d", "ab", 0.5), cover("c", "ab", 0.6), cover("b", "ab", 0.6), cover("a", "ab", 0.4)})
+	if got := c.greedy(1); c[got[0]].id != "b" {
+		t.Errorf("greedy took %s", c[got[0]].id)
+	}
 }
 
 func randomCovers(t *rapid.T) []Cover {
