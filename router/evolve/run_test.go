@@ -254,6 +254,22 @@ func TestTornFiles(t *testing.T) {
 	}
 }
 
+// A torn line longer than all that is written after it.
+func TestTornTail(t *testing.T) {
+	o := worldOptions(t.TempDir(), newWorld())
+	mustRun(t, o)
+	f, err := os.OpenFile(filepath.Join(o.Dir, JournalName), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"key":"edit 9","value":"` + strings.Repeat("x", 10_000)); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	mustRun(t, o)
+	mustRun(t, o)
+}
+
 func TestDamagedFiles(t *testing.T) {
 	whole := worldOptions(t.TempDir(), newWorld())
 	mustRun(t, whole)
