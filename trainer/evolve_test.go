@@ -157,6 +157,13 @@ func TestEvolveRefuses(t *testing.T) {
 	if _, err := Evolve(t.Context(), evolveConfig(policy, root), EvolveOptions{RunDir: g.dir, Resume: true}); err == nil || !strings.Contains(err.Error(), "no evolution") {
 		t.Errorf("resumed in a training run's folder: %v", err)
 	}
+	if err := os.WriteFile(filepath.Join(g.dir, evolve.JournalName), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	g.resume = true
+	if _, err := g.run(); err == nil || !strings.Contains(err.Error(), "holds an evolution") {
+		t.Errorf("a training resumed in an evolution's folder: %v", err)
+	}
 }
 
 // evolveKind is a child process that evolves.

@@ -2,9 +2,11 @@ package trainer
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
+	"harness-s/router/evolve"
 	"harness-s/trainer/config"
 )
 
@@ -69,6 +71,9 @@ var mayChange = map[string]bool{
 // ownConfig takes the config from the run folder, with the overrides given now. It refuses those that would make
 // another run of it.
 func (r *run) ownConfig() error {
+	if _, err := os.Stat(r.folder.Path(evolve.JournalName)); err == nil {
+		return fmt.Errorf("run folder %s holds an evolution: go on with harness-s evolve --resume, or train on its pool with --set pool.path", r.folder.Dir)
+	}
 	_, now, err := ownConfig(r.folder.Path("config.yaml"), r.opts.Set, mayChange)
 	if err != nil {
 		return err
