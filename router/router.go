@@ -106,6 +106,15 @@ func (r *Rule) Rank1(task rollout.Task) (string, error) {
 	return r.Explain(task)[0].Harness, nil
 }
 
+// Ranking is the whole pool for a task, H0 included, best first.
+func (r *Rule) Ranking(task rollout.Task) ([]string, error) {
+	var ids []string
+	for _, e := range r.Explain(task) {
+		ids = append(ids, e.Harness)
+	}
+	return ids, nil
+}
+
 // Best is the sibling with the best estimate over all kinds.
 func (r *Rule) Best() (string, error) {
 	if len(r.ids) < 2 {

@@ -111,7 +111,7 @@ type EvalConfig struct {
 	Every  int      `yaml:"every" unit:"steps" doc:"evaluate under H0 every so many steps; 0: only before and after"`
 	K      int      `yaml:"k" unit:"rollouts" doc:"attempts at each task, for pass@k and avg@k"`
 	Tasks  int      `yaml:"tasks" unit:"tasks" doc:"test tasks used; 0: all"`
-	Ends   []string `yaml:"ends" doc:"what is evaluated before and after training: h0, siblings, routed"`
+	Ends   []string `yaml:"ends" doc:"what is evaluated before and after training: h0, siblings, ids; by the router routed (its first), rank2, rank3, ..., best (the sibling best on validation)"`
 	Split  string   `yaml:"split" doc:"test or val"`
 	Before bool     `yaml:"before" doc:"evaluate before training"`
 	After  bool     `yaml:"after" doc:"evaluate after training"`

@@ -13,11 +13,6 @@ import (
 	"harness-s/rollout/harness"
 )
 
-const (
-	routedName   = "routed"
-	siblingsName = "siblings"
-)
-
 // Score is an evaluation under one harness. In JSON: {"pass@K": ..., "avg@K": ..., "tasks": ...}.
 type Score struct {
 	K      int
@@ -84,45 +79,22 @@ func (r *run) evalTasks() []rollout.Task {
 	return tasks
 }
 
-// expand turns h0, siblings and ids into harnesses; routed is left to the caller.
-func (r *run) expand(names []string) ([]*harness.Spec, error) {
-	var specs []*harness.Spec
-	seen := map[string]bool{}
-	add := func(s *harness.Spec) {
-		if !seen[s.ID] {
-			seen[s.ID] = true
-			specs = append(specs, s)
-		}
-	}
-	for _, name := range names {
-		switch name {
-		case routedName:
-		case siblingsName:
-			for _, s := range r.pool.Siblings() {
-				add(s)
-			}
-		default:
-			s, ok := r.pool.Get(name)
-			if !ok {
-				return nil, fmt.Errorf("no harness %q: want h0, siblings, routed or an id of the pool", name)
-			}
-			add(s)
-		}
-	}
-	return specs, nil
-}
-
-// evaluate makes K attempts at each held-out task under each named harness and scores them. Attempts of the
-// routed harness are those already made under the same harness, or fresh ones.
+// evaluate makes K attempts at each held-out task under each named harness and scores them. A name that the router decides
+// (routed, best, rank2, ...) shares the attempts already made at the task under the same harness.
 func (s *stepRun) evaluate(ctx context.Context, label string, names []string) (map[string]Score, error) {
 	scores := map[string]Score{}
 	err := s.out.timed("time/eval", func() error {
-		records, err := s.evalAttempts(ctx, label, names)
+		columns, err := s.columns(names)
 		if err != nil {
 			return err
 		}
-		scores, err = s.score(names, records)
-		return err
+		records, err := s.runJobs(ctx, label, "evaluating", s.evalJobs(columns))
+		if err != nil {
+			return err
+		}
+		s.out["rollouts/eval"] += float64(len(records))
+		scores = s.score(columns, records)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("evaluate at step %d: %w", s.next.Step, err)
@@ -134,38 +106,27 @@ func (s *stepRun) evaluate(ctx context.Context, label string, names []string) (m
 	return scores, nil
 }
 
-func (s *stepRun) evalAttempts(ctx context.Context, label string, names []string) ([]*rollout.Record, error) {
-	specs, err := s.expand(names)
-	if err != nil {
-		return nil, err
-	}
-	tasks := s.evalTasks()
-	jobs := s.jobs("eval", tasks, specs, s.cfg.Eval.K)
-	if contains(names, routedName) {
-		have := map[string]bool{}
-		for _, spec := range specs {
-			have[spec.ID] = true
-		}
-		for _, t := range tasks {
-			id, err := s.parts.Router.Rank1(t)
-			if err != nil {
-				return nil, fmt.Errorf("route task %s: %w", t.ID, err)
-			}
-			spec, ok := s.pool.Get(id)
-			if !ok {
-				return nil, fmt.Errorf("route task %s: the pool has no harness %q", t.ID, id)
-			}
-			if !have[id] {
-				jobs = append(jobs, s.jobs("eval", []rollout.Task{t}, []*harness.Spec{spec}, s.cfg.Eval.K)...)
+// evalJobs are the attempts that the columns need, none twice.
+func (s *stepRun) evalJobs(columns []column) []rollout.Job {
+	type cell struct{ task, harness string }
+	seen := map[cell]bool{}
+	var jobs []rollout.Job
+	for _, c := range columns {
+		for i, t := range s.evalTasks() {
+			if at := (cell{t.ID, c.specs[i].ID}); !seen[at] {
+				seen[at] = true
+				jobs = append(jobs, s.jobs("eval", []rollout.Task{t}, []*harness.Spec{c.specs[i]}, s.cfg.Eval.K)...)
 			}
 		}
 	}
-	return s.runJobs(ctx, label, "evaluating", jobs)
+	return jobs
 }
 
 // attempts makes k attempts at each task under each harness and keeps the records in the folder.
 func (s *stepRun) attempts(ctx context.Context, label, phase string, tasks []rollout.Task, specs []*harness.Spec, k int) ([]*rollout.Record, error) {
-	return s.runJobs(ctx, label, "calibrating the router", s.jobs(phase, tasks, specs, k))
+	records, err := s.runJobs(ctx, label, "calibrating the router", s.jobs(phase, tasks, specs, k))
+	s.out["rollouts/router"] += float64(len(records))
+	return records, err
 }
 
 func (s *stepRun) jobs(phase string, tasks []rollout.Task, specs []*harness.Spec, k int) []rollout.Job {
@@ -191,44 +152,27 @@ func (s *stepRun) runJobs(ctx context.Context, label, what string, jobs []rollou
 	return records, writeRecords(s.folder.RolloutPath(label, s.next.Step), records)
 }
 
-// score counts successes by harness and task.
-func (s *stepRun) score(names []string, records []*rollout.Record) (map[string]Score, error) {
-	byHarness := map[string]map[string][]*rollout.Record{}
+// score counts the successes of each column's attempts.
+func (s *stepRun) score(columns []column, records []*rollout.Record) map[string]Score {
+	type cell struct{ task, harness string }
+	at := map[cell][]*rollout.Record{}
 	for _, r := range records {
-		if byHarness[r.Harness] == nil {
-			byHarness[r.Harness] = map[string][]*rollout.Record{}
-		}
-		byHarness[r.Harness][r.Task] = append(byHarness[r.Harness][r.Task], r)
+		c := cell{r.Task, r.Harness}
+		at[c] = append(at[c], r)
 	}
 	scores := map[string]Score{}
-	specs, err := s.expand(names)
-	if err != nil {
-		return nil, err
+	tasks := s.evalTasks()
+	for _, c := range columns {
+		scores[c.name] = scoreOf(tasks, s.cfg.Eval.K, func(i int) []*rollout.Record { return at[cell{tasks[i].ID, c.specs[i].ID}] })
 	}
-	for _, spec := range specs {
-		scores[spec.ID] = scoreOf(s.evalTasks(), s.cfg.Eval.K, func(t rollout.Task) []*rollout.Record { return byHarness[spec.ID][t.ID] })
-	}
-	if contains(names, routedName) {
-		var failed error
-		scores[routedName] = scoreOf(s.evalTasks(), s.cfg.Eval.K, func(t rollout.Task) []*rollout.Record {
-			id, err := s.parts.Router.Rank1(t)
-			if err != nil {
-				failed = err
-			}
-			return byHarness[id][t.ID]
-		})
-		if failed != nil {
-			return nil, failed
-		}
-	}
-	return scores, nil
+	return scores
 }
 
-func scoreOf(tasks []rollout.Task, k int, attempts func(rollout.Task) []*rollout.Record) Score {
+func scoreOf(tasks []rollout.Task, k int, attempts func(task int) []*rollout.Record) Score {
 	score := Score{K: k, Tasks: len(tasks)}
-	for _, t := range tasks {
+	for i := range tasks {
 		wins := 0
-		for _, r := range attempts(t) {
+		for _, r := range attempts(i) {
 			switch {
 			case r.Status.Broken():
 				score.Broken = append(score.Broken, r.ID)
@@ -244,13 +188,4 @@ func scoreOf(tasks []rollout.Task, k int, attempts func(rollout.Task) []*rollout
 	score.Pass /= n
 	sort.Strings(score.Broken)
 	return score
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }

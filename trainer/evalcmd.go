@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"harness-s/trainer/config"
 	"harness-s/trainer/runfolder"
@@ -19,7 +20,8 @@ type EvalOptions struct {
 	Model    string   // Hugging Face folder instead of the run's or the config's
 	Endpoint string   // a server that holds the policy already, instead of the embedded one
 	Pool     string   // harness folder instead of the run's or the config's
-	Harness  []string // h0, siblings, routed, or ids
+	Harness  []string // h0, siblings, routed, best, rank2, rank3, ... or ids
+	Anchor   bool     // calibrate the router on the policy as it is, though the run has a router
 	K        int      // attempts at each task
 	Split    string   // test or val
 	Tasks    int      // tasks used; 0: as the config says
@@ -35,10 +37,15 @@ type EvalResult struct {
 	Split  string           `json:"split"`
 	K      int              `json:"k"`
 	Scores map[string]Score `json:"scores"`
+
+	Best           string   `json:"best,omitempty"`     // what "best" stood for
+	H0Share        *float64 `json:"h0_share,omitempty"` // with "routed": share of tasks for which the router ranks H0 first
+	Rollouts       int      `json:"rollouts"`           // attempts at held-out tasks
+	RouterRollouts int      `json:"router_rollouts"`    // attempts at validation tasks to calibrate the router
 }
 
-// Eval makes K attempts at each task of a split under each harness. For "routed" the router of the run decides;
-// without a run it is calibrated on the validation tasks first.
+// Eval makes K attempts at each task of a split under each harness. What the router decides (routed, best, rank2, ...) follows
+// the router of the run; without a run, or with Anchor, it is calibrated on the validation tasks first.
 func Eval(ctx context.Context, o EvalOptions) (EvalResult, error) {
 	if len(o.Harness) == 0 {
 		return EvalResult{}, errors.New("eval: name at least one harness: h0, siblings, routed or an id of the pool")
@@ -56,11 +63,11 @@ func Eval(ctx context.Context, o EvalOptions) (EvalResult, error) {
 		defer parts.Close()
 	}
 	defer r.progress.end()
-	scores, err := r.evalOnly(ctx, o)
+	res, err := r.evalOnly(ctx, o)
 	if err != nil {
 		return EvalResult{}, err
 	}
-	res := EvalResult{Model: at.from.Model, Step: at.state.Step, Split: at.cfg.Eval.Split, K: at.cfg.Eval.K, Scores: scores}
+	res.Model, res.Step, res.Split, res.K = at.from.Model, at.state.Step, at.cfg.Eval.Split, at.cfg.Eval.K
 	if at.cfg.Rollout.Endpoint != "" {
 		res.Model = at.cfg.Rollout.Endpoint
 	}
@@ -68,24 +75,43 @@ func Eval(ctx context.Context, o EvalOptions) (EvalResult, error) {
 }
 
 // evalOnly evaluates without a run folder.
-func (r *run) evalOnly(ctx context.Context, o EvalOptions) (map[string]Score, error) {
-	if _, err := r.expand(o.Harness); err != nil {
-		return nil, fmt.Errorf("eval: %w", err)
+func (r *run) evalOnly(ctx context.Context, o EvalOptions) (res EvalResult, err error) {
+	if err := r.checkNames(o.Harness); err != nil {
+		return res, fmt.Errorf("eval: %w", err)
 	}
 	if len(r.evalTasks()) == 0 {
-		return nil, fmt.Errorf("eval: no %s tasks", r.cfg.Eval.Split)
+		return res, fmt.Errorf("eval: no %s tasks", r.cfg.Eval.Split)
 	}
 	s := &stepRun{run: r, out: metrics{}, next: r.state}
-	if contains(o.Harness, routedName) {
-		if len(r.state.Router) > 0 && o.Pool == "" {
-			if err := r.parts.Router.UnmarshalJSON(r.state.Router); err != nil {
-				return nil, fmt.Errorf("eval: router state of the run: %w", err)
-			}
-		} else if err := s.anchor(ctx); err != nil {
-			return nil, err
+	if asksRouter(o.Harness...) {
+		if err := s.knowRouter(ctx, o); err != nil {
+			return res, err
 		}
 	}
-	return s.evaluate(ctx, "eval", o.Harness)
+	if res.Scores, err = s.evaluate(ctx, "eval", o.Harness); err != nil {
+		return res, err
+	}
+	if slices.Contains(o.Harness, bestName) {
+		if res.Best, err = r.parts.Router.Best(); err != nil {
+			return res, fmt.Errorf("eval: best sibling: %w", err)
+		}
+	}
+	if share, ok := s.out["eval/h0_share"]; ok {
+		res.H0Share = &share
+	}
+	res.Rollouts, res.RouterRollouts = int(s.out["rollouts/eval"]), int(s.out["rollouts/router"])
+	return res, nil
+}
+
+// knowRouter gives the router its evidence: the run's, or attempts made now.
+func (s *stepRun) knowRouter(ctx context.Context, o EvalOptions) error {
+	if len(s.state.Router) == 0 || o.Pool != "" || o.Anchor {
+		return s.anchor(ctx)
+	}
+	if err := s.parts.Router.UnmarshalJSON(s.state.Router); err != nil {
+		return fmt.Errorf("eval: router state of the run: %w", err)
+	}
+	return nil
 }
 
 // evalPlace is where an evaluation takes things from.

@@ -378,6 +378,12 @@ func (r *fakeRouter) Rank1(t rollout.Task) (string, error) {
 	ids, err := r.TopK(t, 1)
 	return ids[0], err
 }
+
+// Ranking is the siblings as they rank, then H0.
+func (r *fakeRouter) Ranking(rollout.Task) ([]string, error) {
+	return append(slices.Clone(r.Rank), harness.BaseID), nil
+}
+
 func (r *fakeRouter) Best() (string, error) { return r.Rank1(rollout.Task{}) }
 
 // fakeTask makes the i-th task of a split. All splits share the eight task tokens.

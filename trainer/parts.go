@@ -53,6 +53,8 @@ type Router interface {
 	TopK(task rollout.Task, k int) ([]string, error)
 	// Rank1 is the harness to evaluate the task under.
 	Rank1(task rollout.Task) (string, error)
+	// Ranking is the whole pool for a task, H0 included, best first; the first is Rank1.
+	Ranking(task rollout.Task) ([]string, error)
 	// Best is the sibling that does best over all validation tasks.
 	Best() (string, error)
 	json.Marshaler
@@ -72,8 +74,8 @@ type Parts struct {
 	Router  Router
 	Pool    *harness.Pool
 	Tasks   Tasks
-	Env     rollout.Environment
-	Close   func() error // frees what the parts hold; may be nil
+	Env     rollout.Environment // what the tasks are of
+	Close   func() error        // frees what the parts hold; may be nil
 }
 
 // Sources say where the parts come from.

@@ -117,6 +117,7 @@ func (s *stepRun) collect(ctx context.Context, timer string, jobs []rollout.Job)
 		panic(fmt.Sprintf("trainer: %d records of %d jobs", len(records), len(jobs)))
 	}
 	s.next.Rollouts += len(jobs)
+	s.out["rollouts/train"] += float64(len(jobs))
 	s.records = append(s.records, records...)
 	return records, nil
 }
@@ -125,6 +126,7 @@ func (s *stepRun) collect(ctx context.Context, timer string, jobs []rollout.Job)
 func (s *stepRun) failedGroups(base []group) []group {
 	var failed []group
 	left := s.cfg.Budget.Rollouts - s.next.Rollouts
+	s.out["group/base"] = float64(len(base))
 	for _, g := range base {
 		s.next.Groups++
 		if !g.failed() {
@@ -158,6 +160,7 @@ func (s *stepRun) collectRescue(ctx context.Context, picks []pick) ([]group, err
 		return nil, err
 	}
 	groups := intoGroups(tasks, records)
+	s.out["rescue/groups"] = float64(len(groups))
 	for _, g := range groups {
 		s.next.Rescued++
 		if g.successes() > 0 {

@@ -159,10 +159,8 @@ func (r *run) checkParts() error {
 			return fmt.Errorf("rescue.fixed: the pool has no harness %q", id)
 		}
 	}
-	for _, name := range r.cfg.Eval.Ends {
-		if _, err := r.expand([]string{name}); err != nil {
-			return fmt.Errorf("eval.ends: %w", err)
-		}
+	if err := r.checkNames(r.cfg.Eval.Ends); err != nil {
+		return fmt.Errorf("eval.ends: %w", err)
 	}
 	if len(r.parts.Tasks.Train) == 0 {
 		return errors.New("data: no training tasks")
@@ -219,12 +217,7 @@ func (r *run) needsRouter() bool {
 	case ModeFixed:
 		return r.cfg.Rescue.Fixed == ""
 	}
-	for _, e := range r.cfg.Eval.Ends {
-		if e == routedName && (r.cfg.Eval.Before || r.cfg.Eval.After) {
-			return true
-		}
-	}
-	return false
+	return asksRouter(r.cfg.Eval.Ends...) && (r.cfg.Eval.Before || r.cfg.Eval.After)
 }
 
 // interrupted leaves the folder so that nothing done is done again: the last complete step becomes a

@@ -21,7 +21,7 @@ type evalCmd struct {
 	Model    string   `help:"Hugging Face folder to evaluate instead." placeholder:"DIR" xor:"policy"`
 	Endpoint string   `help:"Policy server to evaluate instead." placeholder:"URL" xor:"policy"`
 	Pool     string   `help:"Harness folder to use instead." placeholder:"DIR"`
-	Harness  []string `help:"h0, siblings, routed, or ids of the pool." default:"h0,siblings,routed"`
+	Harness  []string `help:"h0, siblings, routed, best, rank2, rank3, ..., or ids of the pool." default:"h0,siblings,routed"`
 	K        int      `help:"Attempts at each task." default:"3"`
 	Split    string   `help:"Tasks: test or val." enum:"test,val" default:"test"`
 	Tasks    int      `help:"Use so many tasks; 0: as the config says."`
