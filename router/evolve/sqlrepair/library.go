@@ -72,15 +72,15 @@ var repairs = map[string][]edit{
 	},
 	"counts-shown-rows": {
 		{instruct("count")},
-		{instruct("count"), truncatedHint},
 		{instruct("verify"), verifyBeforeFinish},
+		{instruct("count"), truncatedHint},
 		{truncatedHint},
 	},
 	"copies-cut-result": {
 		{showMore},
 		{instruct("page"), truncatedHint},
-		{instruct("page")},
 		{truncatedHint},
+		{instruct("page")},
 	},
 	"takes-empty-result": {
 		{instruct("values"), emptyHint},
