@@ -292,6 +292,12 @@ func TestDamagedFiles(t *testing.T) {
 	if _, err := Run(t.Context(), other); err == nil || !strings.Contains(err.Error(), "another run's") {
 		t.Errorf("records of another run: %v", err)
 	}
+	other = whole
+	other.Base = worldBase()
+	other.Base.Prompt.System = "Use the tool well."
+	if _, err := Run(t.Context(), other); err == nil || !strings.Contains(err.Error(), "was edited") {
+		t.Errorf("records of another base: %v", err)
+	}
 }
 
 // Budgets end an evolution in order: what it has is frozen, and no limit is passed. With a larger one it goes on.
@@ -430,7 +436,7 @@ func TestFaults(t *testing.T) {
 		now := n
 		w.mu.Unlock()
 		switch {
-		case now == 1:
+		case now == 1, now == 5: // in the next generation, and so not in a row
 			return nil, errors.New("the model refused")
 		case now == 3:
 			panic("a bug in an editor")
@@ -438,7 +444,7 @@ func TestFaults(t *testing.T) {
 		return []Candidate{say(p, "Mind "+d.Facts["care"])}, nil
 	}
 	o := worldOptions(t.TempDir(), w)
-	if s := mustRun(t, o); s.ValidChildren == 0 || s.Faults != 2 {
+	if s := mustRun(t, o); s.ValidChildren == 0 || s.Faults != 3 {
 		t.Errorf("%d children, %d faults", s.ValidChildren, s.Faults)
 	}
 	files := frozen(t, o.Dir)
