@@ -506,6 +506,27 @@ func TestHostileAnalyst(t *testing.T) {
 	}
 }
 
+// Directions come with most tasks first, whatever their analyst's order, and only as many as asked for.
+func TestDirectionsOrder(t *testing.T) {
+	w := newWorld()
+	w.directs = func(ds []Direction) []Direction {
+		for i := range ds[:len(ds)-1] {
+			ds[i].Evidence = ds[i].Evidence[:1]
+		}
+		return ds
+	}
+	o := worldOptions(t.TempDir(), w)
+	o.Size.Generations, o.Size.Tasks, o.Size.Directions = 1, 40, 4
+	mustRun(t, o)
+	var got []string
+	for _, p := range lineage(t, o.Dir).Generations[0].Pairs {
+		got = append(got, fmt.Sprint(p.Direction.ID, " ", p.Direction.Tasks > 1))
+	}
+	if want := []string{"no-gamma true", "no-alpha false", "no-beta false", "no-delta false"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 func TestCheckOptions(t *testing.T) {
 	for name, spoil := range map[string]func(*Options){
 		"at least 3":       func(o *Options) { o.Size.Attempts = 2 },
