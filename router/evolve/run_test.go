@@ -527,6 +527,18 @@ func TestDirectionsOrder(t *testing.T) {
 	}
 }
 
+// The base harness may be a parent again: when no child solves what it solves.
+func TestBaseMayBeAParent(t *testing.T) {
+	e := &engine{Options: Options{Size: Size{Parents: 2}}, matrix: newMatrix(worldTasks("val", 2), 3)}
+	for id, wins := range map[string][2]int{"h0": {1, 0}, "g1-a-1": {0, 3}, "g1-a-2": {0, 2}} {
+		e.pool = append(e.pool, &harness.Spec{ID: id})
+		e.matrix.Rows = append(e.matrix.Rows, Row{Harness: id, Wins: wins[:], Success: float64(wins[0]+wins[1]) / 6})
+	}
+	if got := ids(e.choose()); !slices.Equal(got, []string{"g1-a-1", "h0"}) {
+		t.Errorf("parents %v", got)
+	}
+}
+
 func TestCheckOptions(t *testing.T) {
 	for name, spoil := range map[string]func(*Options){
 		"at least 3":       func(o *Options) { o.Size.Attempts = 2 },
