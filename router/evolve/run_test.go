@@ -530,7 +530,9 @@ func TestDirectionsOrder(t *testing.T) {
 // The base harness may be a parent again: when no child solves what it solves.
 func TestBaseMayBeAParent(t *testing.T) {
 	e := &engine{Options: Options{Size: Size{Parents: 2}}, matrix: newMatrix(worldTasks("val", 2), 3)}
-	for id, wins := range map[string][2]int{"h0": {1, 0}, "g1-a-1": {0, 3}, "g1-a-2": {0, 2}} {
+	solved := map[string][2]int{"h0": {1, 0}, "g1-a-1": {0, 3}, "g1-a-2": {0, 2}}
+	for _, id := range []string{"h0", "g1-a-1", "g1-a-2"} {
+		wins := solved[id]
 		e.pool = append(e.pool, &harness.Spec{ID: id})
 		e.matrix.Rows = append(e.matrix.Rows, Row{Harness: id, Wins: wins[:], Success: float64(wins[0]+wins[1]) / 6})
 	}
