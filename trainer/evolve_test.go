@@ -130,6 +130,35 @@ func TestEvolveInterruptAndResume(t *testing.T) {
 	}
 }
 
+// evolve.base: any harness can be the H0 of an evolution, under that id, and a resume uses the folder's copy of it.
+func TestEvolveBase(t *testing.T) {
+	policy, root := shippedPolicy(t)
+	cfg := evolveConfig(policy, root)
+	cfg.Evolve.Generations, cfg.Evolve.Tasks, cfg.Evolve.Validation, cfg.Evolve.Pool = 1, 8, 2, 1
+	own := filepath.Join(t.TempDir(), "mine.yaml")
+	text := "id: mine\nparent: h0\ndirection: \"x\"\nprompt:\n  system: \"Use the tools to answer. Count with COUNT(*).\"\n  user: \"{{question}}\"\n  tools_block: none\n"
+	if err := os.WriteFile(own, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Evolve.Base = own
+	dir := filepath.Join(t.TempDir(), "run")
+	for _, resume := range []bool{false, true} {
+		if _, err := Evolve(t.Context(), cfg, EvolveOptions{RunDir: dir, Resume: resume}); err != nil {
+			t.Fatal(err)
+		}
+		pool, err := harness.LoadPool(filepath.Join(dir, "pool"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if base := pool.Base(); !strings.Contains(base.Prompt.System, "COUNT") || base.Parent != "" || base.Direction != "" {
+			t.Errorf("base %+v", base)
+		}
+		if err := os.RemoveAll(own); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A training run's folder is not an evolution's, and nothing is left of an evolution that could not begin.
 func TestEvolveRefuses(t *testing.T) {
 	policy, root := shippedPolicy(t)
