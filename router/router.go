@@ -6,6 +6,7 @@ package router
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -64,7 +65,7 @@ func NewRule(pool *harness.Pool) *Rule {
 // Observe replaces the evidence by attempts at validation tasks made by the policy after step training steps. Broken
 // attempts say nothing and are passed over. An attempt under a harness that is not in the pool is an error, and then
 // the evidence stays as it was.
-func (r *Rule) Observe(step int, records []*rollout.Record) error {
+func (r *Rule) Observe(_ context.Context, step int, _ []rollout.Task, records []*rollout.Record) error {
 	stats := map[string]map[string]counts{}
 	for _, rec := range records {
 		if !slices.Contains(r.ids, rec.Harness) {
@@ -88,7 +89,7 @@ func (r *Rule) Observe(step int, records []*rollout.Record) error {
 
 // TopK is the k best distinct siblings for a task, best first. An error wraps harness.ErrPoolTooSmall when there are
 // fewer.
-func (r *Rule) TopK(task rollout.Task, k int) ([]string, error) {
+func (r *Rule) TopK(_ context.Context, task rollout.Task, k int) ([]string, error) {
 	if siblings := len(r.ids) - 1; k > siblings || k < 1 {
 		return nil, fmt.Errorf("router: %w: asked for %d of %d siblings", harness.ErrPoolTooSmall, k, siblings)
 	}
@@ -101,13 +102,20 @@ func (r *Rule) TopK(task rollout.Task, k int) ([]string, error) {
 	return top, nil
 }
 
-// Rank1 is the harness of the whole pool, H0 included, that is first for a task.
-func (r *Rule) Rank1(task rollout.Task) (string, error) {
-	return r.Explain(task)[0].Harness, nil
+// Prepare does nothing: the rule answers at once.
+func (r *Rule) Prepare(context.Context, []rollout.Task) error { return nil }
+
+// Tally is empty: nobody votes.
+func (r *Rule) Tally() map[string]float64 { return nil }
+
+// Files are the counts.
+func (r *Rule) Files() (map[string][]byte, error) {
+	stats, err := json.Marshal(r)
+	return map[string][]byte{"stats": stats}, err
 }
 
 // Ranking is the whole pool for a task, H0 included, best first.
-func (r *Rule) Ranking(task rollout.Task) ([]string, error) {
+func (r *Rule) Ranking(_ context.Context, task rollout.Task) ([]string, error) {
 	var ids []string
 	for _, e := range r.Explain(task) {
 		ids = append(ids, e.Harness)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,12 @@ func attempts(id, kind string, wins, n int) (out []*rollout.Record) {
 	return out
 }
 
+var ctx = context.Background()
+
+func observe(r *Rule, step int, records []*rollout.Record) error {
+	return r.Observe(ctx, step, nil, records)
+}
+
 var count, update, unseen = rollout.Task{Kind: "count"}, rollout.Task{Kind: "update"}, rollout.Task{Kind: "new"}
 
 func observed(t *testing.T) *Rule {
@@ -49,7 +56,7 @@ func observed(t *testing.T) *Rule {
 	records = append(records, attempts("b", "update", 8, 8)...)
 	records = append(records, attempts("c", "update", 1, 2)...)
 	records = append(records, &rollout.Record{Harness: "b", TaskKind: "count", Status: rollout.ServerError})
-	if err := r.Observe(5, records); err != nil {
+	if err := observe(r, 5, records); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -57,7 +64,7 @@ func observed(t *testing.T) *Rule {
 
 func mustTop(t *testing.T, r *Rule, task rollout.Task, k int) []string {
 	t.Helper()
-	ids, err := r.TopK(task, k)
+	ids, err := r.TopK(ctx, task, k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,8 +85,8 @@ func TestRuleFollowsTheKind(t *testing.T) {
 	if best, err := r.Best(); err != nil || best != "a" {
 		t.Errorf("best %s, %v", best, err)
 	}
-	if id, _ := r.Rank1(count); id != "a" {
-		t.Errorf("rank 1 %s", id)
+	if ids, _ := r.Ranking(ctx, count); !reflect.DeepEqual(ids, []string{"a", "c", "h0", "b"}) {
+		t.Errorf("ranking %v", ids)
 	}
 }
 
@@ -102,8 +109,8 @@ func TestRuleWithoutEvidence(t *testing.T) {
 	if got := mustTop(t, r, count, 3); !reflect.DeepEqual(got, []string{"a", "b", "c"}) {
 		t.Errorf("ties must go by id: %v", got)
 	}
-	if id, _ := r.Rank1(count); id != "h0" {
-		t.Errorf("without evidence H0 stays: %s", id)
+	if ids, _ := r.Ranking(ctx, count); ids[0] != "h0" {
+		t.Errorf("without evidence H0 stays: %s", ids[0])
 	}
 	if best, _ := r.Best(); best != "a" || r.Step() != -1 {
 		t.Errorf("best %s, step %d", best, r.Step())
@@ -113,7 +120,7 @@ func TestRuleWithoutEvidence(t *testing.T) {
 func TestRuleErrors(t *testing.T) {
 	r := observed(t)
 	for _, k := range []int{0, 4} {
-		if _, err := r.TopK(count, k); !errors.Is(err, harness.ErrPoolTooSmall) {
+		if _, err := r.TopK(ctx, count, k); !errors.Is(err, harness.ErrPoolTooSmall) {
 			t.Errorf("k = %d: %v", k, err)
 		}
 	}
@@ -121,7 +128,7 @@ func TestRuleErrors(t *testing.T) {
 		t.Errorf("no siblings: %v", err)
 	}
 	before, _ := json.Marshal(r)
-	if err := r.Observe(9, attempts("h0-prefix", "count", 1, 1)); err == nil || !strings.Contains(err.Error(), "h0-prefix") {
+	if err := observe(r, 9, attempts("h0-prefix", "count", 1, 1)); err == nil || !strings.Contains(err.Error(), "h0-prefix") {
 		t.Errorf("unknown harness: %v", err)
 	}
 	for _, bad := range []string{
@@ -174,13 +181,13 @@ func TestRuleProperties(t *testing.T) {
 		}
 		rule := func(records []*rollout.Record) *Rule {
 			r := &Rule{ids: ids, step: -1}
-			if err := r.Observe(1, records); err != nil {
+			if err := observe(r, 1, records); err != nil {
 				t.Fatal(err)
 			}
 			return r
 		}
 		r := rule(records)
-		top, err := r.TopK(count, 4)
+		top, err := r.TopK(ctx, count, 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,12 +195,12 @@ func TestRuleProperties(t *testing.T) {
 			t.Fatalf("not distinct: %v", top)
 		}
 		for k := 1; k < 4; k++ {
-			if fewer, _ := r.TopK(count, k); !reflect.DeepEqual(fewer, top[:k]) {
+			if fewer, _ := r.TopK(ctx, count, k); !reflect.DeepEqual(fewer, top[:k]) {
 				t.Fatalf("top %d is %v, no prefix of %v", k, fewer, top)
 			}
 		}
 		shuffled := rapid.Permutation(records).Draw(t, "order")
-		if other, _ := rule(shuffled).TopK(count, 4); !reflect.DeepEqual(other, top) {
+		if other, _ := rule(shuffled).TopK(ctx, count, 4); !reflect.DeepEqual(other, top) {
 			t.Fatalf("order of records matters: %v, %v", other, top)
 		}
 		place := func(r *Rule, id string) int {

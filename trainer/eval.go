@@ -84,7 +84,7 @@ func (r *run) evalTasks() []rollout.Task {
 func (s *stepRun) evaluate(ctx context.Context, label string, names []string) (map[string]Score, error) {
 	scores := map[string]Score{}
 	err := s.out.timed("time/eval", func() error {
-		columns, err := s.columns(names)
+		columns, err := s.columns(ctx, names)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -58,7 +59,7 @@ func (r *run) checkNames(names []string) error {
 }
 
 // columns turns names into harnesses; the router is asked once a task.
-func (s *stepRun) columns(names []string) ([]column, error) {
+func (s *stepRun) columns(ctx context.Context, names []string) ([]column, error) {
 	if err := s.checkNames(names); err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (s *stepRun) columns(names []string) ([]column, error) {
 		case rank > 0:
 			if rankings == nil {
 				var err error
-				if rankings, err = s.rankings(tasks); err != nil {
+				if rankings, err = s.rankings(ctx, tasks); err != nil {
 					return nil, err
 				}
 			}
@@ -107,10 +108,13 @@ func (s *stepRun) columns(names []string) ([]column, error) {
 }
 
 // rankings is the router's order of the whole pool for each task.
-func (s *stepRun) rankings(tasks []rollout.Task) ([][]string, error) {
+func (s *stepRun) rankings(ctx context.Context, tasks []rollout.Task) ([][]string, error) {
+	if err := s.parts.Router.Prepare(ctx, tasks); err != nil {
+		return nil, err
+	}
 	out := make([][]string, len(tasks))
 	for i, t := range tasks {
-		ids, err := s.parts.Router.Ranking(t)
+		ids, err := s.parts.Router.Ranking(ctx, t)
 		if err != nil {
 			return nil, fmt.Errorf("route task %s: %w", t.ID, err)
 		}

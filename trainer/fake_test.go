@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -346,7 +347,7 @@ type plainRouter fakeRouter
 func (r *fakeRouter) MarshalJSON() ([]byte, error)    { return json.Marshal((*plainRouter)(r)) }
 func (r *fakeRouter) UnmarshalJSON(data []byte) error { return json.Unmarshal(data, (*plainRouter)(r)) }
 
-func (r *fakeRouter) Observe(step int, records []*rollout.Record) error {
+func (r *fakeRouter) Observe(_ context.Context, step int, _ []rollout.Task, records []*rollout.Record) error {
 	wins := map[string]int{}
 	for _, rec := range records {
 		if rec.Harness != harness.BaseID {
@@ -367,24 +368,32 @@ func (r *fakeRouter) Observe(step int, records []*rollout.Record) error {
 	return nil
 }
 
-func (r *fakeRouter) TopK(_ rollout.Task, k int) ([]string, error) {
+func (r *fakeRouter) TopK(_ context.Context, _ rollout.Task, k int) ([]string, error) {
 	if len(r.Rank) < k {
 		return nil, fmt.Errorf("%d siblings measured, %d asked for", len(r.Rank), k)
 	}
 	return r.Rank[:k], nil
 }
 
-func (r *fakeRouter) Rank1(t rollout.Task) (string, error) {
-	ids, err := r.TopK(t, 1)
-	return ids[0], err
+func (r *fakeRouter) Prepare(context.Context, []rollout.Task) error { return nil }
+func (r *fakeRouter) Tally() map[string]float64                     { return nil }
+
+func (r *fakeRouter) Files() (map[string][]byte, error) {
+	data, err := json.Marshal(r)
+	return map[string][]byte{"stats": data}, err
 }
 
 // Ranking is the siblings as they rank, then H0.
-func (r *fakeRouter) Ranking(rollout.Task) ([]string, error) {
+func (r *fakeRouter) Ranking(context.Context, rollout.Task) ([]string, error) {
 	return append(slices.Clone(r.Rank), harness.BaseID), nil
 }
 
-func (r *fakeRouter) Best() (string, error) { return r.Rank1(rollout.Task{}) }
+func (r *fakeRouter) Best() (string, error) {
+	if len(r.Rank) == 0 {
+		return "", errors.New("no siblings measured")
+	}
+	return r.Rank[0], nil
+}
 
 // fakeTask makes the i-th task of a split. All splits share the eight task tokens.
 func fakeTask(split string, i int) rollout.Task {

@@ -47,16 +47,21 @@ type Server interface {
 
 // Router chooses siblings. Its choices follow from its state and its arguments alone.
 type Router interface {
-	// Observe replaces the validation statistics: attempts at validation tasks under H0 and every sibling.
-	Observe(step int, records []*rollout.Record) error
+	// Observe takes attempts at validation tasks under H0 and every sibling, made by the policy after step training steps.
+	Observe(ctx context.Context, step int, tasks []rollout.Task, records []*rollout.Record) error
+	// Prepare asks for what a choice for the tasks will need, where that takes long. Nothing rests on it: a choice not prepared
+	// asks then. One Prepare at most runs at a time, beside TopK and Ranking of other tasks at most.
+	Prepare(ctx context.Context, tasks []rollout.Task) error
 	// TopK is the k best distinct siblings for a task, best first.
-	TopK(task rollout.Task, k int) ([]string, error)
-	// Rank1 is the harness to evaluate the task under.
-	Rank1(task rollout.Task) (string, error)
-	// Ranking is the whole pool for a task, H0 included, best first; the first is Rank1.
-	Ranking(task rollout.Task) ([]string, error)
+	TopK(ctx context.Context, task rollout.Task, k int) ([]string, error)
+	// Ranking is the whole pool for a task, H0 included, best first.
+	Ranking(ctx context.Context, task rollout.Task) ([]string, error)
 	// Best is the sibling that does best over all validation tasks.
 	Best() (string, error)
+	// Tally is what the choices since the last call rested on, by metric name.
+	Tally() map[string]float64
+	// Files are the parts of the state that people read, by name: stats, and what else the router keeps.
+	Files() (map[string][]byte, error)
 	json.Marshaler
 	json.Unmarshaler
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
@@ -81,7 +82,7 @@ func (s *stepRun) anchor(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.parts.Router.Observe(s.next.Step, records); err != nil {
+		if err := s.parts.Router.Observe(ctx, s.next.Step, tasks, records); err != nil {
 			return fmt.Errorf("step %d: router: %w", s.next.Step, err)
 		}
 		if s.cfg.Rescue.Mode == ModeFixed && s.next.Fixed == "" {
@@ -92,12 +93,22 @@ func (s *stepRun) anchor(ctx context.Context) error {
 		if s.folder == nil { // eval without a run folder of its own
 			return nil
 		}
-		stats, err := s.parts.Router.MarshalJSON()
-		if err != nil {
-			return fmt.Errorf("router statistics: %w", err)
-		}
-		return s.folder.Write(fmt.Sprintf("router/stats_%06d.json", s.next.Step), append(stats, '\n'))
+		return s.writeRouter()
 	})
+}
+
+// writeRouter keeps what the router knows now, for people.
+func (s *stepRun) writeRouter() error {
+	files, err := s.parts.Router.Files()
+	if err != nil {
+		return fmt.Errorf("router statistics: %w", err)
+	}
+	for name, data := range files {
+		if err := s.folder.Write(fmt.Sprintf("router/%s_%06d.json", name, s.next.Step), append(data, '\n')); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // commit writes what the step leaves: rollouts, metrics, and on schedule a checkpoint, which makes it final.
@@ -112,6 +123,7 @@ func (s *stepRun) commit() error {
 		return fmt.Errorf("router state: %w", err)
 	}
 	s.next.Router = json.RawMessage(router)
+	maps.Copy(s.out, s.parts.Router.Tally())
 	s.clock.lap(s.out)
 	s.next.WallS += s.out["time/step"]
 	s.run.state = s.next

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"fmt"
 
 	"harness-s/rollout"
@@ -14,11 +15,11 @@ type pick struct {
 }
 
 // pick chooses K harnesses for each failed group, by the mode.
-func (s *stepRun) pick(failed []group) ([]pick, error) {
+func (s *stepRun) pick(ctx context.Context, failed []group) ([]pick, error) {
 	var picks []pick
 	err := s.out.timed("time/router", func() error {
 		for _, g := range failed {
-			specs, err := s.choose(g.task)
+			specs, err := s.choose(ctx, g.task)
 			if err != nil {
 				return fmt.Errorf("step %d: pick siblings for task %s: %w", s.n, g.task.ID, err)
 			}
@@ -29,11 +30,11 @@ func (s *stepRun) pick(failed []group) ([]pick, error) {
 	return picks, err
 }
 
-func (s *stepRun) choose(t rollout.Task) ([]*harness.Spec, error) {
+func (s *stepRun) choose(ctx context.Context, t rollout.Task) ([]*harness.Spec, error) {
 	k := s.cfg.Rescue.K
 	switch s.cfg.Rescue.Mode {
 	case ModeRouted: // K distinct siblings, one attempt each
-		ids, err := s.parts.Router.TopK(t, k)
+		ids, err := s.parts.Router.TopK(ctx, t, k)
 		return s.specs(ids, err)
 	case ModeRandom: // K distinct siblings, drawn
 		siblings := s.pool.Siblings()
@@ -44,7 +45,7 @@ func (s *stepRun) choose(t rollout.Task) ([]*harness.Spec, error) {
 		}
 		return specs, nil
 	case ModeRepeat: // the best few, several attempts each
-		ids, err := s.parts.Router.TopK(t, s.cfg.Rescue.Repeat)
+		ids, err := s.parts.Router.TopK(ctx, t, s.cfg.Rescue.Repeat)
 		few, err := s.specs(ids, err)
 		if err != nil {
 			return nil, err
@@ -95,8 +96,8 @@ func (s *stepRun) specs(ids []string, err error) ([]*harness.Spec, error) {
 
 // mixIn is the control without a trigger: every second attempt of every group is made under a sibling, the
 // router's best for the task in turn.
-func (s *stepRun) mixIn(specs []*harness.Spec, t rollout.Task) error {
-	ids, err := s.parts.Router.TopK(t, min(len(specs)/2, len(s.pool.Siblings())))
+func (s *stepRun) mixIn(ctx context.Context, specs []*harness.Spec, t rollout.Task) error {
+	ids, err := s.parts.Router.TopK(ctx, t, min(len(specs)/2, len(s.pool.Siblings())))
 	siblings, err := s.specs(ids, err)
 	if err != nil {
 		return fmt.Errorf("step %d: pick siblings for task %s: %w", s.n, t.ID, err)

@@ -19,7 +19,7 @@ func (r *run) step(ctx context.Context) error {
 		return err
 	}
 	failed := s.failedGroups(base)
-	picks, err := s.pick(failed)
+	picks, err := s.pick(ctx, failed)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *stepRun) sample() []rollout.Task {
 func (s *stepRun) collectBase(ctx context.Context, tasks []rollout.Task) ([]group, error) {
 	var jobs []rollout.Job
 	for _, t := range tasks {
-		specs, err := s.baseHarnesses(t)
+		specs, err := s.baseHarnesses(ctx, t)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func (s *stepRun) collectBase(ctx context.Context, tasks []rollout.Task) ([]grou
 }
 
 // baseHarnesses is H0 for every attempt, except in the control that mixes siblings in without a trigger.
-func (s *stepRun) baseHarnesses(t rollout.Task) ([]*harness.Spec, error) {
+func (s *stepRun) baseHarnesses(ctx context.Context, t rollout.Task) ([]*harness.Spec, error) {
 	specs := make([]*harness.Spec, s.cfg.Rollout.N)
 	for a := range specs {
 		specs[a] = s.pool.Base()
@@ -96,7 +96,7 @@ func (s *stepRun) baseHarnesses(t rollout.Task) ([]*harness.Spec, error) {
 	if s.cfg.Rescue.Mode != ModeMixture {
 		return specs, nil
 	}
-	return specs, s.mixIn(specs, t)
+	return specs, s.mixIn(ctx, specs, t)
 }
 
 func (s *stepRun) job(t rollout.Task, spec *harness.Spec, phase string, attempt int) rollout.Job {
