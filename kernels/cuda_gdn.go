@@ -31,7 +31,7 @@ type (
 		dqkv, dg, dbeta, qkv, e, dout, state, dstate, first, dlast, gate, norm uintptr
 		chunks                                                                 gdnChunks
 		T, ch                                                                  int64
-		hk, hv, dk, dv                                                         int32
+		hk, hv, dk, dv, ahead, _                                               int32
 	}
 )
 
@@ -177,10 +177,11 @@ func (b *cudaBackend) gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta Buffe
 	in, launch := p.walk(qkv)
 	p.scanBackward.launch(b, launch.grid, launch.threads, launch.shared, gdnScanBackwardArgs{dv: p.values(dqkv), dstate: p.dstate.ptr,
 		dfirst: p.dfirst.ptr, in: in, dout: do.ptr, dlast: p.dlast.ptr})
-	p.backward.launch(b, grid(p.seg.chunks, p.Hk, 1), p.backwardThreads(), p.backwardShared(), gdnBackwardArgs{
+	shared, ahead := p.backwardShared()
+	p.backward.launch(b, grid(p.seg.chunks, p.Hk, 1), p.backwardThreads(), shared, gdnBackwardArgs{
 		dqkv: dqkv.ptr, dg: dg.ptr, dbeta: dbeta.ptr, qkv: qkv.ptr, e: p.e.ptr, dout: do.ptr, state: p.state.ptr,
 		dstate: p.dstate.ptr, first: p.first.ptr, dlast: p.dlast.ptr, gate: p.gate.ptr, norm: p.norm.ptr,
-		chunks: p.chunks(), T: int64(p.T), ch: int64(p.Channels()), hk: int32(p.Hk), hv: int32(p.Hv), dk: int32(p.Dk), dv: int32(p.Dv)})
+		chunks: p.chunks(), T: int64(p.T), ch: int64(p.Channels()), hk: int32(p.Hk), hv: int32(p.Hv), dk: int32(p.Dk), dv: int32(p.Dv), ahead: ahead})
 }
 
 // check panics unless the buffers of an op hold [T,Ch], [T,Hv,Dv], [T,Hv] twice, and the states.
@@ -251,12 +252,18 @@ func (p *gdnPass) backwardThreads() int {
 	return 512
 }
 
-func (p *gdnPass) backwardShared() int {
-	warps, width, matrices := p.backwardThreads()/32, 64, 2*ChunkLen*p.tile(ChunkLen)+4*ChunkLen*(ChunkLen+2)
+// backwardShared is a block's shared memory and whether it has room to load the next step's tiles ahead.
+func (p *gdnPass) backwardShared() (bytes int, ahead int32) {
+	warps, width := p.backwardThreads()/32, 64
+	pairs := 2*ChunkLen*p.tile(ChunkLen) + 4*ChunkLen*(ChunkLen+2)
 	if p.dtype == F32 {
-		width, matrices = 16, ChunkLen*p.tile(ChunkLen)+64
+		width, pairs = 16, ChunkLen*p.tile(ChunkLen)+4*8+4*4
 	}
-	load := 2*ChunkLen*p.tile(width) + width*p.tile(p.dk) + max(width*p.tile(p.dk), ChunkLen*p.tile(width))
-	gates := ChunkLen*(32+4*3*warps/4+4*2) + 4*warps
-	return 2*ChunkLen*p.tile(p.dk) + gates + max(load, matrices+4*2*warps*ChunkLen) + 64
+	pairs += 4 * 2 * warps * ChunkLen
+	load := ChunkLen*p.tile(width) + width*p.tile(p.dk) + max(2*ChunkLen*p.tile(width), width*p.tile(p.dk))
+	common := 2*ChunkLen*p.tile(p.dk) + ChunkLen*(2*32+4*3*warps/4+4*2) + 4*warps
+	if all := common + pairs + 2*load; all <= p.shared {
+		return all, 1
+	}
+	return common + max(pairs, load), 0
 }

@@ -27,6 +27,7 @@ struct GDNBackwardArgs {
     GDNChunks chunks;
     i64 T, Ch;
     i32 Hk, Hv, Dk, Dv;
+    i32 ahead, unused; // whether there is shared memory to load a step's tiles ahead
 };
 
 // GDNBackward is the shape of a block's work: 4 rows of warps of 16 tokens, COLS columns of warps over Dk or the pairs.
@@ -36,37 +37,40 @@ template <class T, int DK> struct GDNBackward {
     static constexpr int BV = sizeof(T) == 2 ? 64 : 16;     // columns of Dv at a time
     static constexpr int LD = DK + Tile<T>::PAD, LDV = BV + Tile<T>::PAD, LDP = GDN_C + Tile<T>::PAD, LDW = GDN_C + 2;
 
-    // Tiles of a block of Dv. They come by twice, for the products with S and for all others: with both at once a thread
-    // would have more sums than registers.
+    // Tiles of a step: a block of Dv of a head comes by twice, for the products with S and over pairs, then for those with D.
+    // With all at once a thread would have more sums than registers.
     struct Load {
-        T up[2 * GDN_C * LDV]; // do and dv, 16 rows each in turn
-        T D[BV * LD];          // transposed, like S
-        union { T S[BV * LD], e[GDN_C * LDV]; };
+        T e[GDN_C * LDV], S[BV * LD]; // S and D transposed
+        union {
+            T up[2 * GDN_C * LDV]; // do and dv, 16 rows each in turn
+            T D[BV * LD];
+        };
     };
-    // What comes after them: fp32 has room for one matrix of pairs at a time.
+    // Matrices over pairs of tokens; fp32 has room for one at a time.
     static constexpr bool ONE = sizeof(T) == 4;
     struct Pairs {
         union { T dP[GDN_C * LDP]; float W1[ONE ? GDN_C * LDW : 1]; };
         T Z[ONE ? 8 : GDN_C * LDP];
-        float W[ONE ? 1 : GDN_C * LDW];
+        float W[ONE ? 4 : GDN_C * LDW];
         float part[2][WARPS][GDN_C];
     };
+    // Two Loads follow where the next step's tiles arrive ahead of their use; else one lies in the place of pairs.
     struct Shared {
         T q[GDN_C * LD], k[GDN_C * LD];
-        GDNGate gate[GDN_C];
+        GDNGate gate[2][GDN_C];    // of even and odd heads
         float dot[3][COLS][GDN_C]; // by column of warps: q·(do S'), k·(dv S'), k·(e D')
         float rq[GDN_C], rk[GDN_C], red[WARPS];
-        union { Load load; Pairs pairs; };
+        Pairs pairs;
     };
 };
 
-// get_matrix fills a transposed tile [BV,DK] from an fp32 state [Dk,Dv], or with zeros where there is none.
+// get_matrix fills a transposed tile [BV,DK] from an fp32 state [Dk,Dv].
 template <class T, int DK> HD void get_matrix(T *dst, const float *src, int Dk, int Dv, int v0) {
     using B = GDNBackward<T, DK>;
 #pragma unroll 1
     for (int i = threadIdx.x; i < B::BV * DK; i += B::THREADS) {
         int v = i % B::BV, k = i / B::BV;
-        put(dst[v * B::LD + k], src && k < Dk && v0 + v < Dv ? src[k * Dv + v0 + v] : 0.0f);
+        put(dst[v * B::LD + k], k < Dk && v0 + v < Dv ? src[k * Dv + v0 + v] : 0.0f);
     }
 }
 
@@ -108,10 +112,11 @@ template <int WARPS> HD void pair_sums(float (&part)[2][WARPS][GDN_C], const flo
 
 // finish_gates: dg and dbeta of a chunk and value head, by one warp; a lane has two tokens.
 template <class T, int DK>
-HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>::Shared &sh, float DS, i64 t0, int n, int h) {
+HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>::Shared &sh, const GDNGate *gate, i64 t0, int n, int h) {
     using B = GDNBackward<T, DK>;
     int l = lane_id();
-    float rect[2], b[2], h_[2];
+    float rect[2], b[2], h_[2], DS = 0;
+    for (int w = 0; w < B::WARPS; w++) DS += sh.red[w];
     for (int j = 0; j < 2; j++) {
         int t = 2 * l + j;
         float sum[2] = {}, dot[3] = {};
@@ -119,7 +124,7 @@ HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>
             for (int w = 0; w < B::WARPS; w++) sum[k] += sh.pairs.part[k][w][t];
         for (int k = 0; k < 3; k++)
             for (int c = 0; c < B::COLS; c++) dot[k] += sh.dot[k][c][t];
-        GDNGate g = sh.gate[t];
+        GDNGate g = gate[t];
         rect[j] = sum[0];
         b[j] = g.q_in * dot[0] - g.k_in * dot[1];
         h_[j] = g.k_out * dot[2];
@@ -135,7 +140,7 @@ HD void finish_gates(const GDNBackwardArgs &a, const typename GDNBackward<T, DK>
     float after = __shfl_down_sync(ALL_LANES, from, 1), before = __shfl_up_sync(ALL_LANES, to, 1);
     if (l == 31) after = 0;
     if (l == 0) before = 0;
-    float end = sh.gate[n - 1].gamma * DS;
+    float end = gate[n - 1].gamma * DS;
     float dg[2] = {rect[0] + from + before + end, rect[1] + (after + b[1]) + (before + h_[0]) + end};
     for (int j = 0; j < 2; j++)
         if (2 * l + j < n) a.dg[(t0 + 2 * l + j) * a.Hv + h] = dg[j];
@@ -165,32 +170,34 @@ HD void norm_backward(T *dx, i64 Ch, const Frag<1, GDNBackward<T, DK>::NK> &dy, 
     }
 }
 
-// get_state_block gets columns v0.. of S or D to a tile: at the row's edge from the row's own state (null = 0), else from
-// `states`, where the walk left it.
+// load_state starts copying columns v0.. of S or D to a tile: at the row's edge from the row's own state, which may be null,
+// else from `states`, where the walk left it.
 template <class T, int DK>
-HD void get_state_block(T *tile, const GDNBackwardArgs &a, const void *states, i64 slot, bool edge, const float *own, int row,
-                        int h, int v0, int thread) {
+HD void load_state(T *tile, const GDNBackwardArgs &a, const void *states, i64 slot, bool edge, const float *own, int row, int h, int v0, int thread) {
     using B = GDNBackward<T, DK>;
-    if (edge) get_matrix<T, DK>(tile, own ? own + ((i64)row * a.Hv + h) * a.Dk * a.Dv : nullptr, a.Dk, a.Dv, v0);
-    else load_part<B::BV, DK, B::LD, B::THREADS>(tile, (const T *)states + ((slot * a.Hv + h) * a.Dv + v0) * a.Dk, a.Dk, a.Dv - v0, a.Dk, thread);
+    if (!edge) load_part<B::BV, DK, B::LD, B::THREADS>(tile, (const T *)states + ((slot * a.Hv + h) * a.Dv + v0) * a.Dk, a.Dk, a.Dv - v0, a.Dk, thread);
+    else if (own) get_matrix<T, DK>(tile, own + ((i64)row * a.Hv + h) * a.Dk * a.Dv, a.Dk, a.Dv, v0);
 }
 
-// load_block gets what value head h needs of the columns from v0 on: do, dv, D, and S or e.
-template <class T, int DK, bool WITH_S>
-HD void load_block(typename GDNBackward<T, DK>::Load &to, const GDNBackwardArgs &a, const GDNChunk &c, int h, int v0) {
+// load_step starts copying the tiles of a step: of each value head all blocks of Dv without D, then all with D.
+template <class T, int DK>
+HD void load_step(typename GDNBackward<T, DK>::Load &to, GDNGate (&gate)[2][GDN_C], const GDNBackwardArgs &a, const GDNChunk &c, int step) {
     using B = GDNBackward<T, DK>;
     constexpr int LDV = B::LDV, BV = B::BV, THREADS = B::THREADS;
-    int thread = fresh(threadIdx.x), left = a.Dv - v0;
+    int thread = fresh(threadIdx.x), blocks = (a.Dv + BV - 1) / BV, group = a.Hv / a.Hk, pass = step / blocks;
+    if (pass >= 2 * group) return;
+    int h = blockIdx.y * group + pass / 2, v0 = step % blocks * BV, left = a.Dv - v0;
     i64 col = (i64)h * a.Dv + v0, stride = (i64)a.Hv * a.Dv;
-    load_part<GDN_C, BV, LDV, THREADS, 16>(to.up, (const T *)a.dout + c.t0 * stride + col, stride, c.n, left, thread);
-    const T *dv = (const T *)a.dqkv + c.t0 * a.Ch + 2 * (i64)a.Hk * a.Dk + col;
-    load_part<GDN_C, BV, LDV, THREADS, 16>(to.up + 16 * LDV, dv, a.Ch, c.n, left, thread);
-    get_state_block<T, DK>(to.D, a, a.dstate, gdn_slot(c.t0 + GDN_C), c.last, a.dlast, c.row, h, v0, thread);
-    if (WITH_S) get_state_block<T, DK>(to.S, a, a.state, gdn_slot(c.t0), c.first, a.first, c.row, h, v0, thread);
-    else load_part<GDN_C, BV, LDV, THREADS>(to.e, (const T *)a.e + (h * a.T + c.t0) * a.Dv + v0, a.Dv, c.n, left, thread);
-    cp_async_commit();
-    cp_async_wait<0>();
-    __syncthreads();
+    load_part<GDN_C, BV, LDV, THREADS>(to.e, (const T *)a.e + (h * a.T + c.t0) * a.Dv + v0, a.Dv, c.n, left, thread);
+    load_state<T, DK>(to.S, a, a.state, gdn_slot(c.t0), c.first, a.first, c.row, h, v0, thread);
+    if (pass & 1) {
+        load_state<T, DK>(to.D, a, a.dstate, gdn_slot(c.t0 + GDN_C), c.last, a.dlast, c.row, h, v0, thread);
+    } else {
+        load_part<GDN_C, BV, LDV, THREADS, 16>(to.up, (const T *)a.dout + c.t0 * stride + col, stride, c.n, left, thread);
+        const T *dv = (const T *)a.dqkv + c.t0 * a.Ch + 2 * (i64)a.Hk * a.Dk + col;
+        load_part<GDN_C, BV, LDV, THREADS, 16>(to.up + 16 * LDV, dv, a.Ch, c.n, left, thread);
+        if (v0 == 0) load_part<GDN_C, 8, 8, THREADS>((float *)gate[pass / 2 & 1], (const float *)(a.gate + h * a.T + c.t0), 8, c.n, 8, thread);
+    }
 }
 
 // matrix_dot is a thread's part of <S,D>.
@@ -217,13 +224,14 @@ template <int NP, class F> HD void each_pair(int row, int col, F f) {
 // Grid: chunks, key heads; a block goes through the value heads of its key head in order.
 template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
     using B = GDNBackward<T, DK>;
+    using Load = typename B::Load;
     using Shared = typename B::Shared;
     constexpr int LD = B::LD, LDV = B::LDV, LDP = B::LDP, NK = B::NK, NP = B::NP;
     DYNAMIC(Shared, sh);
-    typename B::Load &load = sh.load;
     typename B::Pairs &pairs = sh.pairs;
+    Load *loads = reinterpret_cast<Load *>(a.ahead ? (void *)(&sh + 1) : &pairs);
     GDNChunk c = gdn_chunk(a.chunks, blockIdx.x);
-    int kh = blockIdx.y, group = a.Hv / a.Hk, n = c.n;
+    int kh = blockIdx.y, group = a.Hv / a.Hk, n = c.n, step = 0;
     int row = 16 * (warp_id() & 3), wc = warp_id() >> 2, kcol = wc * NK * 8, pcol = wc * NP * 8;
     bool hasS = !c.first || a.first, hasD = !c.last || a.dlast;
     const T *x = (const T *)a.qkv + c.t0 * a.Ch + (i64)kh * a.Dk;
@@ -235,54 +243,66 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
         sh.rk[threadIdx.x] = threadIdx.x < n ? a.norm[at + 1] : 0.0f;
     }
 
+    // arrive gives the tiles of the next step; leave ends their use.
+    auto arrive = [&]() -> const Load & {
+        if (!a.ahead || step == 0) load_step<T, DK>(loads[0], sh.gate, a, c, step), cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+        step++;
+        if (!a.ahead) return loads[0];
+        load_step<T, DK>(loads[step & 1], sh.gate, a, c, step), cp_async_commit();
+        return loads[(step - 1) & 1];
+    };
+    auto leave = [&] {
+        if (!a.ahead) __syncthreads();
+    };
+
     Frag<1, NK> dq, dk;
     dq.zero(), dk.zero();
 #pragma unroll 1
     for (int h = kh * group; h < (kh + 1) * group; h++) {
-        if (threadIdx.x < GDN_C) sh.gate[threadIdx.x] = threadIdx.x < n ? a.gate[h * a.T + c.t0 + threadIdx.x] : GDNGate{};
-        cp_async_commit();
-        cp_async_wait<0>(); // q and k
-        __syncthreads();
-        float DS = 0;
+        const GDNGate *gate = sh.gate[(h - kh * group) & 1];
+        Frag<2, NP> RF;
+        RF.zero();
         {
             Frag<2, NK> up; // do S', dv S'
             up.zero();
 #pragma unroll 1
-            for (int v0 = 0; v0 < a.Dv && hasS; v0 += B::BV) {
-                load_block<T, DK, true>(load, a, c, h, v0);
-                warp_mma<false, true>(up, load.up + 2 * row * LDV, LDV, load.S + kcol, LD, B::BV);
-                DS += matrix_dot<T, DK>(load);
-                __syncthreads();
+            for (int v0 = 0; v0 < a.Dv; v0 += B::BV) {
+                const Load &load = arrive();
+                if (hasS) warp_mma<false, true>(up, load.up + 2 * row * LDV, LDV, load.S + kcol, LD, B::BV);
+                warp_mma<false, false>(RF, load.up + 2 * row * LDV, LDV, load.e + pcol * LDV, LDV, B::BV);
+                leave();
             }
             row_dots(sh.dot[0][wc], up, 0, sh.q, LD, row, kcol);
             row_dots(sh.dot[1][wc], up, 1, sh.k, LD, row, kcol);
             for (int b = 0; b < NK; b++)
                 for (int i = 0; i < 4; i++) {
-                    const GDNGate &g = sh.gate[row + frag_row(0, i)];
+                    const GDNGate &g = gate[row + frag_row(0, i)];
                     dq.v[0][b][i] += g.q_in * up.v[0][b][i];
                     dk.v[0][b][i] -= g.k_in * up.v[1][b][i];
                 }
         }
-        Frag<2, NP> RF;
-        RF.zero();
         {
             Frag<1, NK> eD;
             eD.zero();
+            float DS = 0;
 #pragma unroll 1
             for (int v0 = 0; v0 < a.Dv; v0 += B::BV) {
-                load_block<T, DK, false>(load, a, c, h, v0);
+                const Load &load = arrive();
                 if (hasD) warp_mma<false, true>(eD, load.e + row * LDV, LDV, load.D + kcol, LD, B::BV);
-                warp_mma<false, false>(RF, load.up + 2 * row * LDV, LDV, load.e + pcol * LDV, LDV, B::BV);
-                __syncthreads();
+                if (hasD && hasS) DS += matrix_dot<T, DK>(load);
+                leave();
             }
+            DS = warp_sum(DS);
+            if (lane_id() == 0) sh.red[warp_id()] = DS;
             row_dots(sh.dot[2][wc], eD, 0, sh.k, LD, row, kcol);
             for (int b = 0; b < NK; b++)
                 for (int i = 0; i < 4; i++) {
-                    const GDNGate &g = sh.gate[row + frag_row(0, i)];
+                    const GDNGate &g = gate[row + frag_row(0, i)];
                     dk.v[0][b][i] += g.k_out * g.beta * eD.v[0][b][i];
                 }
         }
-        DS = block_sum(DS, sh.red);
         const float scale = rsqrt_((float)a.Dk);
         Frag<1, NP> qk, kk;
         qk.zero(), kk.zero();
@@ -294,7 +314,7 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
             if (i >= j) put(Z[i * LDP + j], z), put(Z[j * LDP + i], z);
         };
         each_pair<NP>(row, pcol, [&](int b, int v, int i, int j) {
-            const GDNGate &gi = sh.gate[i], &gj = sh.gate[j];
+            const GDNGate &gi = gate[i], &gj = gate[j];
             float gam = i >= j && i < n ? sh.rk[j] * exp_((gi.high - gj.high) + (gi.low - gj.low)) : 0.0f;
             float R = scale * sh.rq[i] * gam * RF.v[0][b][v], F = i > j ? sh.rk[i] * gam * RF.v[1][b][v] : 0.0f;
             float w = R * qk.v[0][b][v] - F * kk.v[0][b][v], z = -gj.beta * F;
@@ -316,11 +336,12 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
             each_pair<NP>(row, pcol, [&](int b, int v, int i, int j) { Wt[i * B::LDW + j] = qk.v[0][b][v]; });
             __syncthreads();
         }
-        pair_sums(pairs.part, Wt, B::LDW, sh.gate);
+        pair_sums(pairs.part, Wt, B::LDW, gate);
         __syncthreads();
-        if (warp_id() == 0) finish_gates<T, DK>(a, sh, DS, c.t0, n, h);
-        __syncthreads();
+        if (warp_id() == 0) finish_gates<T, DK>(a, sh, gate, c.t0, n, h);
+        leave();
     }
+    __syncthreads();
     T *out = (T *)a.dqkv + c.t0 * a.Ch + (i64)kh * a.Dk;
     norm_backward<T, DK>(out, a.Ch, dq, sh.q, sh.rq, sh.dot[0], n, a.Dk);
     norm_backward<T, DK>(out + (i64)a.Hk * a.Dk, a.Ch, dk, sh.k, sh.rk, sh.dot[1], n, a.Dk);
