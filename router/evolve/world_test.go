@@ -211,7 +211,7 @@ func worldBase() *harness.Spec {
 
 func worldOptions(dir string, w *world) Options {
 	return Options{
-		Dir: dir, Seed: 7, Base: worldBase(), Tools: worldTools(), Train: worldTasks("train", 60), Validation: worldTasks("val", 20), Secrets: worldSecrets,
+		Dir: dir, Seed: 7, Base: worldBase(), Tools: worldTools(), Train: worldTasks("train", 60), Validation: worldTasks("val", 10), Secrets: worldSecrets,
 		Size:  Size{Generations: 3, Tasks: 15, Attempts: 3, Directions: 3, Children: 2, Parents: 2, Pool: 40, MaxBytes: 4096},
 		Actor: w, Analyst: w, Editor: w, Meter: w, Chunk: 50,
 	}
