@@ -5,6 +5,7 @@
 #   make test-long    races, sanitizers, fuzzing, crash soaks
 #   make lint         formatting, vet, static checks, import rules
 #   make build        bin/harness-s
+#   make compare [CONFIG=recipes/compare.yaml] [RUN=runs/name]   the paper's controls side by side (docs/compare.md); goes on where it stopped
 #   make policy       makes the embedded policy again (recipes/policies)
 #   make bench        kernels, training step, decoding, serving
 #   make modules      compiles the device kernels that changed (kernels/cu -> kernels/modules)
@@ -26,7 +27,7 @@ export CGO_ENABLED := 1
 # go-nvml binds functions that NVIDIA marks deprecated: hundreds of warnings that say nothing about this code
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
-.PHONY: build train test test-long lint policy bench modules gpu-check gpu-check-bundle tools clean
+.PHONY: build train compare test test-long lint policy bench modules gpu-check gpu-check-bundle tools clean
 
 tools:
 	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go $$(awk '/^go /{print $$2}' go.mod) or newer and put it on PATH" >&2; exit 1; }
@@ -38,6 +39,9 @@ build: tools
 
 train: build
 	$(BIN) train $(CONFIG) $(if $(RUN),--run $(RUN)) $(if $(RESUME),--resume) $(foreach s,$(SET),--set $(s))
+
+compare: build
+	$(BIN) compare $(if $(filter command\ line environment,$(origin CONFIG)),$(CONFIG),recipes/compare.yaml) $(if $(RUN),--run $(RUN)) $(foreach s,$(SET),--set $(s))
 
 test: tools
 	$(GO) test -timeout 9m ./...

@@ -6,183 +6,232 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
-	"math"
-	"os"
 	"path/filepath"
-	"slices"
-	"sort"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"harness-s/internal/atomicfile"
-	"harness-s/rollout/harness"
+	"harness-s/kernels"
 )
 
-// CompareOptions say what to run side by side.
+// CompareOptions say what to run side by side, and where.
 type CompareOptions struct {
-	Dir    string   // a run folder each: Dir/MODE-seed-N
-	Modes  []string // rescue modes; empty: all
-	Seeds  []int64
-	Config func(mode string, seed int64) (Config, error) // the same but for rescue.mode and seed
-	Train  func(ctx context.Context, cfg Config, opts Options) (Summary, error)
-	Run    Options // of each run; RunDir and Resume are set here
-	Out    io.Writer
+	Dir      string // a run folder each: Dir/ARM/seed-N; Dir/frozen/seed-N is the policy before training
+	Plan     ComparePlan
+	Out      io.Writer // progress; nil: none
+	Terminal bool      // Out is a terminal
+	Build    Builder   // wires the parts; nil: Build of this package
+	Report   func(dir string) (string, error)
 }
 
-// Comparison is the outcome: the summary of each mode and seed.
+// Comparison is summary.json of a comparison: what is done of it.
 type Comparison struct {
-	Modes map[string]map[string]Summary `json:"modes"` // by mode, then seed
+	Plan  ComparePlan                  `json:"plan"`
+	Pool  []string                     `json:"pool"`   // ids, H0 first
+	Runs  int                          `json:"runs"`   // arms that train x seeds
+	Done  int                          `json:"done"`   // of them
+	WallS float64                      `json:"wall_s"` // of all runs added up
+	Arms  map[string]map[string]Result `json:"arms"`   // by arm, then seed
 }
 
-// Compare trains every mode under every seed, one after the other, at the budget of the config. Runs that are done are
-// taken as they are and a run that was stopped is resumed, so that it can be interrupted and called again. A seed goes
-// through all modes before the next one starts: a comparison cut short is still a fair one.
+// Compare trains every arm under every seed at the budget of the config, and measures each before and after. Runs that
+// are done are taken as they are and a run that was stopped goes on, so that a comparison can be interrupted and called
+// again; ErrInterrupted says that ctx ended. A seed goes through all arms before the next one starts: a comparison cut
+// short is still a fair one. Runs side by side give the same bits as runs one after the other.
 func Compare(ctx context.Context, o CompareOptions) (Comparison, error) {
-	c := Comparison{Modes: map[string]map[string]Summary{}}
-	if len(o.Modes) == 0 {
-		o.Modes = slices.Clone(modes)
+	if err := o.Plan.check(); err != nil {
+		return Comparison{}, fmt.Errorf("compare: %w", err)
 	}
-	for _, mode := range o.Modes {
-		if !slices.Contains(modes, mode) {
-			return c, fmt.Errorf("compare: no rescue mode %q; there are %v", mode, modes)
-		}
+	jobs, err := o.jobs()
+	if err != nil {
+		return Comparison{}, fmt.Errorf("compare: %w", err)
 	}
-	for _, seed := range o.Seeds {
-		for _, mode := range o.Modes {
-			sum, err := o.one(ctx, mode, seed)
-			if err != nil {
-				return c, fmt.Errorf("compare: mode %s, seed %d: %w", mode, seed, err)
-			}
-			if c.Modes[mode] == nil {
-				c.Modes[mode] = map[string]Summary{}
-			}
-			c.Modes[mode][fmt.Sprint(seed)] = sum
-			if err := o.write(c); err != nil {
-				return c, err
-			}
-		}
+	c := &comparing{o: o, jobs: jobs, results: map[*job]Result{}}
+	if err := c.known(); err != nil {
+		return Comparison{}, fmt.Errorf("compare: %w", err)
 	}
-	return c, nil
-}
-
-// one is the summary of a run, which is trained where it is not done yet.
-func (o CompareOptions) one(ctx context.Context, mode string, seed int64) (Summary, error) {
-	dir := filepath.Join(o.Dir, fmt.Sprintf("%s-seed-%d", mode, seed))
-	raw, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	err = c.run(ctx)
+	result := c.result()
 	if err == nil {
-		var sum Summary
-		if err := json.Unmarshal(raw, &sum); err != nil {
-			return sum, fmt.Errorf("%s: %w", filepath.Join(dir, "summary.json"), err)
-		}
-		return sum, nil
+		err = c.write(result)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return Summary{}, err
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return result, fmt.Errorf("comparison %s: interrupted; the same command goes on: %w", o.Dir, ctx.Err())
 	}
-	cfg, err := o.Config(mode, seed)
 	if err != nil {
-		return Summary{}, err
+		return result, fmt.Errorf("compare: %w", err)
 	}
-	run := o.Run
-	run.RunDir = dir
-	_, err = os.Stat(filepath.Join(dir, "config.yaml"))
-	run.Resume = err == nil
-	fmt.Fprintf(o.Out, "== %s, seed %d: %s\n", mode, seed, dir)
-	return o.Train(ctx, cfg, run)
+	return result, nil
 }
 
-func (o CompareOptions) write(c Comparison) error {
-	data, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		return fmt.Errorf("compare: %w", err)
-	}
-	return atomicfile.Write(filepath.Join(o.Dir, "summary.json"), append(data, '\n'))
+// comparing is a comparison at work.
+type comparing struct {
+	o        CompareOptions
+	jobs     []*job
+	progress *compareProgress
+
+	mu      sync.Mutex
+	results map[*job]Result
 }
 
-// Table writes one row a mode, in Markdown: H0 Avg before and after and the gain over seeds with 95 % intervals of the mean
-// (Student's t over seeds), routed, and each seed's end.
-func (c Comparison) Table(w io.Writer) {
-	k := 0
-	for _, bySeed := range c.Modes {
-		for _, s := range bySeed {
-			k = max(k, s.After[harness.BaseID].K)
-		}
-	}
-	fmt.Fprintf(w, "| mode | H0 Avg@%d before | after | gain | H0 Pass@%d after | routed Avg@%d after | rescued share | rollouts | each seed's end |\n|---|---|---|---|---|---|---|---|---|\n", k, k, k)
-	for _, mode := range c.order() {
-		seeds := slices.Sorted(maps.Keys(c.Modes[mode]))
-		col := func(f func(Summary) float64) []float64 {
-			var v []float64
-			for _, s := range seeds {
-				v = append(v, f(c.Modes[mode][s]))
+// jobs is everything to run, a seed after the other, the policy before training first.
+func (o CompareOptions) jobs() ([]*job, error) {
+	var jobs []*job
+	for _, seed := range o.Plan.Seeds {
+		arms := []*Arm{nil}
+		for i := range o.Plan.Arms {
+			if o.Plan.Arms[i].Frozen == "" {
+				arms = append(arms, &o.Plan.Arms[i])
 			}
-			return v
 		}
-		before := col(func(s Summary) float64 { return s.Before[harness.BaseID].Avg })
-		after := col(func(s Summary) float64 { return s.After[harness.BaseID].Avg })
-		gain := col(func(s Summary) float64 { return s.After[harness.BaseID].Avg - s.Before[harness.BaseID].Avg })
-		pass := col(func(s Summary) float64 { return s.After[harness.BaseID].Pass })
-		routed := col(func(s Summary) float64 { return s.After[routedName].Avg })
-		share := col(func(s Summary) float64 { return s.RescuedShare })
-		rollouts := col(func(s Summary) float64 { return float64(s.Rollouts) })
-		ends := ""
-		for _, a := range after {
-			ends += fmt.Sprintf(" %.3f", a)
+		for _, arm := range arms {
+			cfg, err := o.Plan.config(arm, seed)
+			if err != nil {
+				return nil, err
+			}
+			name := frozenFolder
+			if arm != nil {
+				name = arm.Name
+			}
+			j := &job{arm: arm, name: name, seed: seed, cfg: cfg, dir: filepath.Join(o.Dir, name, fmt.Sprint("seed-", seed)), build: o.Build}
+			if err := j.identify(); err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, j)
 		}
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %s | %s | %.0f |%s |\n", mode,
-			interval(before), interval(after), interval(gain), interval(pass),
-			onlyIf(average(routed) > 0, interval(routed)), onlyIf(rescues(mode), fmt.Sprintf("%.2f", average(share))), average(rollouts), ends)
 	}
+	return jobs, nil
 }
 
-// rescues says whether a mode replaces failed groups.
-func rescues(mode string) bool { return mode != ModeOff && mode != ModeMixture }
-
-// onlyIf is a cell, or a dash where there is nothing to say.
-func onlyIf(ok bool, cell string) string {
-	if ok {
-		return cell
-	}
-	return "–"
-}
-
-// order is the modes, best first.
-func (c Comparison) order() []string {
-	end := map[string]float64{}
-	for mode, bySeed := range c.Modes {
-		for _, s := range bySeed {
-			end[mode] += s.After[harness.BaseID].Avg / float64(len(bySeed))
+// known takes the results that are there, and refuses a folder made by other settings before anything runs.
+func (c *comparing) known() error {
+	for _, j := range c.jobs {
+		r, done, err := j.load()
+		if err != nil {
+			return err
+		}
+		if done {
+			c.results[j] = r
 		}
 	}
-	out := slices.Sorted(maps.Keys(c.Modes))
-	sort.SliceStable(out, func(i, j int) bool { return end[out[i]] > end[out[j]] })
+	return nil
+}
+
+// run does the jobs that are left, some side by side.
+func (c *comparing) run(ctx context.Context) error {
+	var left []*job
+	for _, j := range c.jobs {
+		if _, done := c.results[j]; !done {
+			left = append(left, j)
+		}
+	}
+	atOnce, threads := c.o.Plan.divide(left)
+	c.progress = newCompareProgress(c.o, c.jobs, left)
+	defer c.progress.end()
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for _, j := range left {
+		g.Go(func() error {
+			if err := inner.Err(); err != nil {
+				return err
+			}
+			r, err := j.do(inner, threads, c.progress)
+			if err != nil {
+				return fmt.Errorf("arm %s, seed %d: %w", j.name, j.seed, err)
+			}
+			return c.finished(j, r)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// divide says how many runs go side by side, and on how many threads each computes: a core each, except that runs on a
+// device take it one after the other.
+func (p ComparePlan) divide(left []*job) (atOnce, threads int) {
+	cores := runtime.NumCPU()
+	atOnce = p.Parallel
+	if atOnce == 0 {
+		atOnce = cores
+		for _, j := range left {
+			if name, _ := kernels.Resolve(j.cfg.Backend); name != "cpu" {
+				atOnce = 1
+			}
+		}
+	}
+	atOnce = max(1, min(atOnce, len(left)))
+	return atOnce, max(1, cores/atOnce)
+}
+
+// finished takes a result, and writes the comparison as far as it is.
+func (c *comparing) finished(j *job, r Result) error {
+	c.mu.Lock()
+	c.results[j] = r
+	c.mu.Unlock()
+	c.progress.finished(j, r)
+	return c.write(c.result())
+}
+
+// result puts together what is done. An arm's run counts once its seed's measurement before training is there too.
+func (c *comparing) result() Comparison {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := Comparison{Plan: c.o.Plan, Arms: map[string]map[string]Result{}, Pool: c.jobs[0].poolIDs}
+	put := func(arm string, seed int64, r Result) {
+		if out.Arms[arm] == nil {
+			out.Arms[arm] = map[string]Result{}
+		}
+		out.Arms[arm][fmt.Sprint(seed)] = r
+	}
+	for _, frozen := range c.jobs {
+		if frozen.arm != nil {
+			continue
+		}
+		before, ok := c.results[frozen]
+		out.WallS += before.WallS
+		for _, j := range c.jobs {
+			if j.arm == nil || j.seed != frozen.seed {
+				continue
+			}
+			out.Runs++
+			if r, done := c.results[j]; done {
+				out.Done++
+				out.WallS += r.WallS
+				if ok {
+					put(j.name, j.seed, r.startingAt(before))
+				}
+			}
+		}
+		for _, a := range c.o.Plan.Arms {
+			if a.Frozen != "" && ok {
+				put(a.Name, frozen.seed, before.usedAs(a.Frozen))
+			}
+		}
+	}
 	return out
 }
 
-func average(v []float64) float64 {
-	sum := 0.0
-	for _, x := range v {
-		sum += x
+// write makes summary.json, table.md and the report.
+func (c *comparing) write(r Comparison) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
 	}
-	return sum / math.Max(1, float64(len(v)))
-}
-
-// tQuantile is the 0.975 quantile of Student's t by degrees of freedom; from 10 on the normal's serves.
-var tQuantile = []float64{0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26}
-
-// interval is mean ± half width of the 95 % interval; of one value the mean alone.
-func interval(v []float64) string {
-	m := average(v)
-	if len(v) < 2 {
-		return fmt.Sprintf("%.3f", m)
+	if err := atomicfile.Write(filepath.Join(c.o.Dir, "summary.json"), append(data, '\n')); err != nil {
+		return err
 	}
-	sq := 0.0
-	for _, x := range v {
-		sq += (x - m) * (x - m)
+	if err := atomicfile.WriteFunc(filepath.Join(c.o.Dir, "table.md"), func(w io.Writer) error { return r.Table(w) }); err != nil {
+		return err
 	}
-	t := 1.96
-	if df := len(v) - 1; df < len(tQuantile) {
-		t = tQuantile[df]
+	if c.o.Report == nil {
+		return nil
 	}
-	return fmt.Sprintf("%.3f ± %.3f", m, t*math.Sqrt(sq/float64(len(v)-1)/float64(len(v))))
+	_, err = c.o.Report(c.o.Dir)
+	return err
 }

@@ -25,7 +25,7 @@ type cli struct {
 	Train     trainCmd     `cmd:"" help:"Train a policy: the main job."`
 	Eval      evalCmd      `cmd:"" help:"Evaluate a policy under H0, siblings or the router."`
 	Evolve    evolveCmd    `cmd:"" help:"Make a pool of sibling harnesses from the base harness."`
-	Compare   compareCmd   `cmd:"" help:"Train every rescue mode under several seeds: the paper's controls side by side."`
+	Compare   compareCmd   `cmd:"" help:"The paper's controls side by side: arms of one run config, each under several seeds."`
 	Route     routeCmd     `cmd:"" help:"Explain the router's choice for one task."`
 	Serve     serveCmd     `cmd:"" help:"Serve a policy with vLLM's HTTP API."`
 	Score     scoreCmd     `cmd:"" help:"Log-probs, entropies and gradients of given tokens."`
