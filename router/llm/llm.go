@@ -2,10 +2,13 @@
 // trusted: replies are bounded, decoded strictly and checked, and what cannot be repaired within a few attempts is an
 // error that the caller counts.
 //
-// Start at AskJSON.
+// Start at AskJSON. Text that a model or an environment wrote goes into a request through Quote.
 package llm
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 )
@@ -21,6 +24,9 @@ type Options struct {
 	Temperature float64
 	Concurrency int     // requests at once; 0: 4
 	Budget      *Budget // shared between clients; nil: no limit
+
+	// Sleep waits before a retry, or returns the reason why ctx ended; nil: real time. Tests pass a clock of their own.
+	Sleep func(ctx context.Context, d time.Duration) error
 }
 
 // Message is one turn of a chat.
@@ -31,20 +37,31 @@ type Message struct {
 
 // Request is one question.
 type Request struct {
-	Messages []Message
-	Schema   json.RawMessage // JSON schema of the answer, sent as response_format where the server takes it; nil: free text
-	Seed     int64
+	Messages []Message       `json:"messages"`
+	Schema   json.RawMessage `json:"schema,omitempty"` // JSON schema of the answer, sent as response_format where the server takes it; nil: free text
+	Seed     int64           `json:"seed"`             // of the server's sampling, and of the jitter between retries
 }
 
-// Reply is one answer.
+// Hash identifies the question: same messages, schema and seed, same hash. It is what a cache of answers is keyed by, together
+// with the endpoint and model.
+func (r Request) Hash() string {
+	sum := r.sum()
+	return hex.EncodeToString(sum[:])
+}
+
+func (r Request) sum() [sha256.Size]byte {
+	raw, err := json.Marshal(r)
+	if err != nil { // only a schema that is no JSON, which no server takes
+		panic("llm: the schema of a request is no JSON: " + err.Error())
+	}
+	return sha256.Sum256(raw)
+}
+
+// Reply is one answer. Where the server does not say what it counted, the token numbers are estimates from above.
 type Reply struct {
 	Text         string
 	PromptTokens int
 	ReplyTokens  int
-}
-
-// Budget bounds what several clients may spend together. A zero limit is none.
-type Budget struct {
-	Calls  int // requests
-	Tokens int // prompt and reply tokens as the servers count them
+	Cut          bool // it ended at Options.MaxTokens
+	Refused      bool // the server marked it as a refusal; Text says why
 }
