@@ -57,7 +57,13 @@ func plain(s string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "\ufffd"))
-	return speakers.Replace(s)
+	for { // what is broken up may leave a mark with its neighbour: "<|>"
+		next := speakers.Replace(s)
+		if next == s {
+			return s
+		}
+		s = next
+	}
 }
 
 // shorten keeps the head and the tail of a text, about two to one.
