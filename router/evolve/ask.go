@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"harness-s/internal/strictyaml"
+	"harness-s/router/llm"
 )
 
 // maxFaults is how many requests to the analyst or the editor may fail in a row. One that fails costs its answer; when all
@@ -21,13 +22,16 @@ type asked struct {
 	faults  int
 	last    error            // the last fault
 	pending map[string]error // faults that are not in the journal yet
+	out     bool             // a request was refused for the limits as they are
 }
 
 // answer is what a request came to, as the journal keeps it.
 type answer[T any] struct {
-	Value   T      `json:"value,omitempty"`
-	Fault   string `json:"fault,omitempty"`
-	Refused bool   `json:"refused,omitempty"` // the budget was used up: a run resumed with a larger one goes on after this generation
+	Value T      `json:"value,omitempty"`
+	Fault string `json:"fault,omitempty"`
+	// Refused: the request was not made, or not to its end, for these limits. A run resumed with larger ones goes on after this
+	// generation.
+	Refused *Limit `json:"refused,omitempty"`
 }
 
 // ask makes one request to the analyst or the editor, or reads back what it gave. ok is false when it failed and the
@@ -37,7 +41,7 @@ func ask[T any](ctx context.Context, e *engine, key string, do func() (T, error)
 		return readAnswer[T](e, key, raw)
 	}
 	if e.usedUp() {
-		return v, false, keepAnswer(e, key, answer[T]{Refused: true})
+		return v, false, keepAnswer(e, key, answer[T]{Refused: &e.Limit})
 	}
 	v, err = guarded(key, do)
 	switch {
@@ -52,8 +56,8 @@ func ask[T any](ctx context.Context, e *engine, key string, do func() (T, error)
 		return readAnswer[T](e, key, raw) // it goes on as it will be read back
 	case ctx.Err() != nil:
 		return v, false, ctx.Err()
-	case e.usedUp():
-		return v, false, keepAnswer(e, key, answer[T]{Refused: true})
+	case errors.Is(err, llm.ErrBudget) || e.usedUp():
+		return v, false, keepAnswer(e, key, answer[T]{Refused: &e.Limit})
 	}
 	return v, false, e.fault(key, err)
 }
@@ -67,10 +71,21 @@ func keepAnswer[T any](e *engine, key string, a answer[T]) error {
 	if err := e.journal.put(e.Meter, entry{Key: key, Value: raw}); err != nil {
 		return err
 	}
-	if a.Refused {
-		return errBudget
+	if a.Refused != nil {
+		return e.refuse(*a.Refused)
 	}
 	return nil
+}
+
+// refuse is errBudget. It ends the evolution unless the limits were raised since.
+func (e *engine) refuse(then Limit) error {
+	raised := func(then, now int) bool { return then > 0 && (now == 0 || now > then) }
+	if !raised(then.Calls, e.Limit.Calls) && !raised(then.Tokens, e.Limit.Tokens) {
+		e.asked.mu.Lock()
+		e.asked.out = true
+		e.asked.mu.Unlock()
+	}
+	return errBudget
 }
 
 func readAnswer[T any](e *engine, key string, raw json.RawMessage) (v T, ok bool, err error) {
@@ -79,8 +94,8 @@ func readAnswer[T any](e *engine, key string, raw json.RawMessage) (v T, ok bool
 		return v, false, fmt.Errorf("journal: %s: %w", key, err)
 	}
 	switch {
-	case a.Refused:
-		return v, false, errBudget
+	case a.Refused != nil:
+		return v, false, e.refuse(*a.Refused)
 	case a.Fault != "":
 		e.asked.mu.Lock()
 		defer e.asked.mu.Unlock()

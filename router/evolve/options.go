@@ -55,9 +55,9 @@ const MaxEdits = 3
 
 // Limit is what an evolution may cost. A zero limit is none. Where one is reached, what is there is frozen.
 type Limit struct {
-	Rollouts int // attempts of the actor
-	Calls    int // requests to language models
-	Tokens   int // their prompt and reply tokens
+	Rollouts int `json:"rollouts"` // attempts of the actor
+	Calls    int `json:"calls"`    // requests to language models
+	Tokens   int `json:"tokens"`   // their prompt and reply tokens
 }
 
 // Cost is what something has cost.
@@ -75,7 +75,7 @@ func (c Cost) minus(o Cost) Cost {
 	return Cost{c.Rollouts - o.Rollouts, c.Calls - o.Calls, c.Tokens - o.Tokens}
 }
 
-// Meter counts requests and tokens. What an earlier process of the same run spent is charged to it before the run goes on.
+// Meter counts requests and tokens; *llm.Budget is one. What an earlier process of the same run spent is charged to it before the run goes on.
 type Meter interface {
 	Spent() (calls, tokens int)
 	Charge(calls, tokens int)

@@ -144,7 +144,7 @@ func (e *engine) generation(ctx context.Context, g int) error {
 		err = e.edit(ctx, &gen, pairs)
 	}
 	if errors.Is(err, errBudget) {
-		if e.usedUp() || !e.affords(len(e.parents)*e.Size.Tasks+e.childCost()) {
+		if e.asked.out || !e.affords(len(e.parents)*e.Size.Tasks+e.childCost()) {
 			e.ended = EndedBudget
 		}
 		err = nil

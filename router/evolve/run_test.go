@@ -13,6 +13,7 @@ import (
 
 	"harness-s/rollout"
 	"harness-s/rollout/harness"
+	"harness-s/router/llm"
 )
 
 func TestEvolve(t *testing.T) {
@@ -350,6 +351,44 @@ func TestRequestBudgets(t *testing.T) {
 		o.Limit = Limit{}
 		if s := mustRun(t, o); s.Ended != EndedDone {
 			t.Errorf("%+v: with the limit gone it ended by %s", limit, s.Ended)
+		}
+	}
+}
+
+// A client refuses a request that could go over the budget before the budget is used up: that ends an evolution as well.
+func TestRefusedRequests(t *testing.T) {
+	refusing := func(from int) *world {
+		w := newWorld()
+		w.price = 1
+		w.before = func(int) error {
+			if calls, _ := w.Spent(); calls >= from {
+				return fmt.Errorf("ask: %w", llm.ErrBudget)
+			}
+			return nil
+		}
+		return w
+	}
+	for _, from := range []int{1, 2, 4} {
+		w := refusing(from)
+		o := worldOptions(t.TempDir(), w)
+		o.Limit.Tokens = 1000
+		o.Actor = newWorld()
+		s := mustRun(t, o)
+		if s.Ended != EndedBudget {
+			t.Errorf("refused from %d on: ended by %s", from, s.Ended)
+		}
+		files := frozen(t, o.Dir)
+		w = refusing(from)
+		o.Analyst, o.Editor, o.Meter = w, w, w
+		if mustRun(t, o); w.calls != 0 {
+			t.Errorf("refused from %d on: resumed with the same limits, it asked %d times", from, w.calls)
+		}
+		sameFrozen(t, files, frozen(t, o.Dir))
+		o.Limit.Tokens = 2000
+		w = newWorld()
+		o.Analyst, o.Editor, o.Meter = w, w, w
+		if s := mustRun(t, o); s.Ended != EndedDone || s.ValidChildren == 0 {
+			t.Errorf("refused from %d on: with the limit raised %d children, ended by %s", from, s.ValidChildren, s.Ended)
 		}
 	}
 }
