@@ -34,15 +34,28 @@ func (m *Model) Backward(coef []float32) error {
 
 // backward runs through the buckets from the head's down to the embedding's. coef [N].
 func (m *Model) backward(a *activations, coef []float32) {
-	last := len(m.layers) + 1 // the bucket of an untied head
-	if !m.Config.Tied {
-		m.openBucket(last)
-		m.headBackward(a, coef)
-		m.closeBucket(last)
-	} else {
-		m.openBucket(0) // stays open: head and embedding are one matrix
-		m.headBackward(a, coef)
+	m.formHead(func() {
+		m.be.HeadBackward(a.grads.final, m.head.grad, a.final, m.head.Weight, a.targets, a.lse, coef, 1/a.temps)
+	})
+	m.finalNormBackward(a)
+	m.layersBackward(a)
+}
+
+// formHead runs what adds to the head's gradient. The embedding is the same matrix in a tied model, whose bucket stays open.
+func (m *Model) formHead(f func()) {
+	bucket := len(m.layers) + 1
+	if m.Config.Tied {
+		bucket = 0
 	}
+	m.openBucket(bucket)
+	f()
+	if !m.Config.Tied {
+		m.closeBucket(bucket)
+	}
+}
+
+// layersBackward runs through the buckets from the last layer's down to the embedding's.
+func (m *Model) layersBackward(a *activations) {
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		if m.opt.Recompute {
 			act := &a.layers[i]
@@ -62,19 +75,26 @@ func (m *Model) backward(a *activations, coef []float32) {
 
 // backwardNothing takes this rank's part in the exchange of gradients that the other ranks have.
 func (m *Model) backwardNothing() error {
-	for i := len(m.buckets) - 1; i >= 1; i-- {
-		m.openBucket(i)
-		m.closeBucket(i)
-	}
-	m.openBucket(0)
-	m.closeBucket(0)
+	m.formHead(func() {})
+	m.exchangeLayers()
 	return m.be.Sync()
 }
 
-// headBackward sets dx to the gradient of the stream after the last layer; coef [N].
-func (m *Model) headBackward(a *activations, coef []float32) {
+// exchangeLayers is layersBackward with nothing to add.
+func (m *Model) exchangeLayers() {
+	for i := len(m.layers); i >= 1; i-- {
+		m.openBucket(i)
+		m.closeBucket(i)
+	}
+	if !m.Config.Tied {
+		m.openBucket(0)
+	}
+	m.closeBucket(0)
+}
+
+// finalNormBackward sets dx to the gradient of the stream after the last layer, from that of the final norm's output.
+func (m *Model) finalNormBackward(a *activations) {
 	be, g, H := m.be, &a.grads, m.Config.Hidden
-	be.HeadBackward(g.final, m.head.grad, a.final, m.head.Weight, a.targets, a.lse, coef, 1/a.temps)
 	be.Zero(g.picked)
 	be.RMSNormBackward(g.picked, m.finalNorm.Grad, g.final, a.picked, a.rstd, m.finalNorm.W, a.N, H)
 	be.Scatter(g.dx, g.picked, a.rows, a.N, a.T, H)

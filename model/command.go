@@ -20,12 +20,12 @@ const (
 	opLoad                      // Path of the policy's folder; replies Digest
 	opForward                   // Batches, Forward; replies Stats
 	opBackward                  // Coefs
+	opLearn                     // Batches, Forward, Objectives; replies Stats
 	opZeroGrad                  //
 	opNorm                      // replies Norm, Bad
 	opUpdate                    // AdamW
 	opWeights                   // Path of a folder, Save
 	opMoments                   // Path of a file
-	opGrads                     // Path of a file
 	opResume                    // Path of a file of moments; replies Digest
 	opEnd                       //
 )
@@ -40,6 +40,7 @@ type command struct {
 	Batches      []Batch // one a rank of the node
 	Forward      ForwardOptions
 	Coefs        [][]float32 // one a rank, empty where there is nothing to take backwards
+	Objectives   []Objective // one a batch
 	AdamW        kernels.AdamWParams
 	Save         SaveOptions
 }
@@ -69,13 +70,15 @@ func (n *node) execute(c *command) (r reply, err error) {
 		r.Stats, err = n.forward(c.Batches, c.Forward)
 	case opBackward:
 		err = n.backward(c.Coefs)
+	case opLearn:
+		r.Stats, err = n.learn(c.Batches, c.Forward, c.Objectives)
 	case opZeroGrad:
 		n.zeroGrad()
 	case opNorm:
 		r.Norm, r.Bad, err = n.gradStats()
 	case opUpdate:
 		err = n.each(func(_ int, m *Model) error { return m.Update(c.AdamW) })
-	case opWeights, opMoments, opGrads:
+	case opWeights, opMoments:
 		err = n.write(c)
 	case opResume:
 		if err = n.each(func(_ int, m *Model) error { return m.ReadOptimizer(c.Path) }); err == nil {

@@ -19,6 +19,10 @@ type ForwardOptions struct {
 type Stats struct {
 	Logp    []float32 // log-probability of the token at the temperature, <= 0
 	Entropy []float32 // nats, of the distribution the token was drawn from
+
+	// Of Learn, see kernels.PolicyResult: each token's share of the loss, its ratio, and the clip that holds it back.
+	Loss, Ratio []float32
+	Clip        []int32
 }
 
 // Forward runs the model over packed rows. The bits of a row's results depend on the row and the temperature alone.
@@ -27,12 +31,7 @@ func (m *Model) Forward(b Batch, opt ForwardOptions) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("forward: %w", err)
 	}
-	m.be.Embed(a.x[0], a.ids, m.embed.Weight, a.T)
-	for i := range m.layers {
-		m.layerForward(a, i)
-	}
-	last := len(m.layers) - 1
-	m.be.Add(a.x[last+1], a.layers[last].mid, a.T*m.Config.Hidden)
+	m.layersForward(a)
 	m.headForward(a)
 	stats := m.collect(a, len(b.Tokens))
 	if err := m.be.Sync(); err != nil {
@@ -42,6 +41,16 @@ func (m *Model) Forward(b Batch, opt ForwardOptions) (Stats, error) {
 		m.ws.kept = a
 	}
 	return stats, nil
+}
+
+// layersForward takes the token ids to the last layer's output.
+func (m *Model) layersForward(a *activations) {
+	m.be.Embed(a.x[0], a.ids, m.embed.Weight, a.T)
+	for i := range m.layers {
+		m.layerForward(a, i)
+	}
+	last := len(m.layers) - 1
+	m.be.Add(a.x[last+1], a.layers[last].mid, a.T*m.Config.Hidden)
 }
 
 // prepare checks the batch, carves the arena and uploads ids, positions and targets.
@@ -61,7 +70,8 @@ func (m *Model) prepare(b Batch, opt ForwardOptions) (*activations, error) {
 	a := &activations{T: len(b.Tokens), seg: b.segments(), train: opt.Grad, temps: opt.Temperature, source: b.wanted()}
 	a.N = len(a.source)
 	p := planner{cfg: &m.Config, gdnSaved: m.be.GDNSaved,
-		keep: opt.Grad && !m.opt.Recompute, inputs: opt.Grad && m.opt.Recompute, grads: opt.Grad}
+		policy: opt.Grad && m.TakesObjectives(),
+		keep:   opt.Grad && !m.opt.Recompute, inputs: opt.Grad && m.opt.Recompute, grads: opt.Grad}
 	if err := m.ws.carve(func(c *carver) { p.plan(a, c) }); err != nil {
 		return nil, err
 	}
@@ -136,15 +146,20 @@ func (m *Model) mlpHidden(l *layer, act *layerActs, x kernels.Buffer, T int) {
 	be.SwiGLU(act.y, act.gate, act.up, T*m.Config.MLP)
 }
 
-// headForward gathers the hidden states that predict wanted tokens and takes their log-probs.
+// headForward takes the wanted tokens' log-probs.
 func (m *Model) headForward(a *activations) {
 	if a.N == 0 {
 		return
 	}
+	m.headHidden(a)
+	m.be.HeadForward(a.logp, a.entropy, a.lse, a.final, m.head.Weight, a.targets, a.N, 1/a.temps)
+}
+
+// headHidden gathers the hidden states that predict wanted tokens and takes the final norm.
+func (m *Model) headHidden(a *activations) {
 	be, H := m.be, m.Config.Hidden
 	be.Gather(a.picked, a.x[len(m.layers)], a.rows, a.N, a.T, H)
 	be.RMSNorm(a.final, a.rstd, a.picked, m.finalNorm.W, a.N, H, float32(m.Config.Eps))
-	be.HeadForward(a.logp, a.entropy, a.lse, a.final, m.head.Weight, a.targets, a.N, 1/a.temps)
 }
 
 // collect spreads the wanted tokens' results over T entries.

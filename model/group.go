@@ -100,6 +100,31 @@ func (g *Group) Accumulate(batches []Batch, opt ForwardOptions, grad func(i int,
 	return nil
 }
 
+// TakesObjectives says whether Learn works on this group's backend, which is the same on every node.
+func (g *Group) TakesObjectives() bool { return g.ranks[0].TakesObjectives() }
+
+// Learn adds to the gradients those of each batch's objective; see Model.Learn. note is told each batch's results, in order.
+// Every rank makes as many passes as any other, as with Accumulate.
+func (g *Group) Learn(batches []Batch, opt ForwardOptions, objectives []Objective, note func(i int, s Stats)) error {
+	at := 0
+	for round := range slices.Chunk(batches, g.world) {
+		own := objectives[at : at+len(round)]
+		replies, err := g.all(func(first, n int) command {
+			return command{Op: opLearn, Batches: part(round, first, n), Forward: opt, Objectives: part(own, first, n)}
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range replies {
+			for _, s := range r.Stats {
+				note(at, s)
+				at++
+			}
+		}
+	}
+	return nil
+}
+
 // ZeroGrad sets every gradient to zero. An error is that of the next call that can tell.
 func (g *Group) ZeroGrad() { g.all(func(_, _ int) command { return command{Op: opZeroGrad} }) }
 
@@ -130,12 +155,6 @@ func (g *Group) WriteInto(dir string, opt SaveOptions) error {
 // WriteOptimizer writes the Adam moments; see Model.WriteOptimizer.
 func (g *Group) WriteOptimizer(path string) error {
 	_, err := g.all(func(_, _ int) command { return command{Op: opMoments, Path: path} })
-	return err
-}
-
-// WriteGrads writes the gradients; see Model.WriteGrads.
-func (g *Group) WriteGrads(path string) error {
-	_, err := g.all(func(_, _ int) command { return command{Op: opGrads, Path: path} })
 	return err
 }
 

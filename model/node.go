@@ -149,6 +149,19 @@ func (n *node) backward(coefs [][]float32) error {
 	})
 }
 
+// learn runs batch r with its objective on rank r. A rank without any takes part in the exchange alone.
+func (n *node) learn(batches []Batch, opt ForwardOptions, objectives []Objective) ([]Stats, error) {
+	out := make([]Stats, len(batches))
+	err := n.each(func(r int, m *Model) (err error) {
+		if r >= len(batches) {
+			return m.backwardNothing()
+		}
+		out[r], err = m.Learn(batches[r], opt, objectives[r])
+		return err
+	})
+	return out, err
+}
+
 func (n *node) zeroGrad() {
 	for _, m := range n.ranks {
 		m.ZeroGrad()
@@ -189,8 +202,6 @@ func (m *Model) written(o operation) ([]*arena, error) {
 	switch o {
 	case opMoments:
 		return []*arena{&m.m1, &m.m2}, m.moments()
-	case opGrads:
-		return []*arena{&m.grad}, nil
 	default:
 		return []*arena{&m.w}, nil
 	}
@@ -200,8 +211,6 @@ func (m *Model) writeTo(c *command) error {
 	switch c.Op {
 	case opMoments:
 		return m.WriteOptimizer(c.Path)
-	case opGrads:
-		return m.WriteGrads(c.Path)
 	default:
 		return m.WriteInto(c.Path, c.Save)
 	}

@@ -85,7 +85,8 @@ type activations struct {
 	picked, rstd, final kernels.Buffer // (N,H), [N], (N,H): those rows before and after the final norm
 	logp, entropy, lse  kernels.Buffer // [N]
 
-	grads gradActs
+	grads  gradActs
+	policy policyActs
 }
 
 // layerActs is what one layer computes. Either gdn or attn is used.
@@ -133,6 +134,7 @@ type planner struct {
 	gdnSaved func(kernels.GDNShape, kernels.Segments) int
 	// keep: every layer has its own buffers. Otherwise one set serves all; with inputs, the layers' inputs are kept.
 	keep, inputs, grads bool
+	policy              bool // room for an objective
 }
 
 func (p planner) plan(a *activations, c *carver) {
@@ -160,6 +162,9 @@ func (p planner) plan(a *activations, c *carver) {
 	a.logp, a.entropy, a.lse = c.take(N), c.take(N), c.take(N)
 	if p.grads {
 		p.gradients(a, c)
+	}
+	if p.policy {
+		a.policy.plan(N, c)
 	}
 }
 

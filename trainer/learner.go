@@ -9,7 +9,7 @@ type modelLearner struct {
 	*model.Group
 }
 
-var _ Learner = modelLearner{}
+var _ ObjectiveLearner = modelLearner{}
 
 // WriteWeights writes the masters in fp32, from which a run resumes bit for bit.
 func (l modelLearner) WriteWeights(dir string) error { return l.WriteInto(dir, model.SaveOptions{}) }

@@ -29,6 +29,15 @@ type Learner interface {
 	DeviceBytes() int64               // memory held on the device, 0 where that is the host
 }
 
+// ObjectiveLearner is a Learner that may evaluate objectives itself, beside the model.
+type ObjectiveLearner interface {
+	Learner
+	// TakesObjectives says whether Learn works.
+	TakesObjectives() bool
+	// Learn adds the gradient of each batch's objective. note is told each batch's results, in the batches' order.
+	Learn(batches []model.Batch, opt model.ForwardOptions, objectives []model.Objective, note func(i int, s model.Stats)) error
+}
+
 // Actor runs attempts: the rollout side as the loop sees it.
 type Actor interface {
 	// Collect returns one record a job, in the jobs' order. Broken attempts were retried; one that stayed broken
@@ -88,6 +97,8 @@ type Sources struct {
 	Model string // Hugging Face folder
 	Pool  string // folder of harness specs
 	Train bool   // a Learner is needed
+	// Answers is the file that keeps what language models told the router, so that a resumed run rests on it; empty: none.
+	Answers string
 	// Others waits for the other nodes that the Learner's devices are on; nil: there are none.
 	Others func(context.Context) ([]*nodes.Link, error)
 }

@@ -30,7 +30,7 @@ func (s *stepRun) describe(base, rescue, retained []group, batches []minibatch) 
 // update makes the step's optimizer updates.
 func (s *stepRun) update(batches []minibatch) error {
 	progress := float64(s.state.Rollouts) / float64(s.cfg.Budget.Rollouts)
-	u := updater{cfg: s.cfg, loss: s.loss, learner: s.parts.Learner, updates: s.next.Updates, out: s.out,
+	u := updater{cfg: s.cfg, loss: s.loss, learner: s.parts.Learner, direct: s.direct, updates: s.next.Updates, out: s.out,
 		lr:   func(update int) float64 { return learningRate(s.cfg.Optim, update, progress) },
 		dump: s.dump}
 	s.out["policy/lr"] = u.lr(u.updates)
@@ -73,10 +73,8 @@ func (s *stepRun) onSchedule(ctx context.Context) error {
 
 // anchor measures every harness on validation tasks under the current weights and tells the router.
 func (s *stepRun) anchor(ctx context.Context) error {
-	tasks := s.parts.Tasks.Validation
-	if n := s.cfg.Router.Tasks; n > 0 {
-		tasks = tasks[:min(n, len(tasks))]
-	}
+	tasks := s.anchorTasks()
+	s.next.Anchors++
 	return s.out.timed("time/router", func() error {
 		records, err := s.attempts(ctx, "anchor", "anchor", tasks, s.pool.Specs, s.cfg.Router.Attempts)
 		if err != nil {

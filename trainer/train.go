@@ -42,6 +42,7 @@ type run struct {
 	opts     Options
 	parts    Parts
 	loss     loss.Loss
+	direct   *direct // where the learner evaluates the loss itself
 	pool     *harness.Pool
 	folder   *runfolder.Folder
 	sampler  *sampler
@@ -126,10 +127,11 @@ func open(ctx context.Context, cfg Config, opts Options) (_ *run, err error) {
 			return nil, err
 		}
 	}
-	if r.parts, err = opts.Build.wire(ctx, cfg, Sources{Model: model, Pool: pool, Train: true, Others: others}); err != nil {
+	if r.parts, err = opts.Build.wire(ctx, cfg, Sources{Model: model, Pool: pool, Train: true, Others: others, Answers: folder.Path("router", "answers.jsonl")}); err != nil {
 		return nil, err
 	}
 	r.pool = r.parts.Pool
+	r.chooseLoss()
 	if err := r.checkParts(); err != nil {
 		return nil, err
 	}
@@ -158,6 +160,9 @@ func (r *run) checkParts() error {
 		if _, ok := r.pool.Get(id); !ok {
 			return fmt.Errorf("rescue.fixed: the pool has no harness %q", id)
 		}
+	}
+	if err := r.checkAnchor(); err != nil {
+		return err
 	}
 	if err := r.checkNames(r.cfg.Eval.Ends); err != nil {
 		return fmt.Errorf("eval.ends: %w", err)

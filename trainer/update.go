@@ -18,6 +18,7 @@ type updater struct {
 	cfg      Config
 	loss     loss.Loss
 	learner  Learner
+	direct   *direct // where the learner evaluates the loss itself
 	lr       func(update int) float64
 	updates  int // done before; AdamW's step count
 	dump     func(d dump) error
@@ -96,12 +97,7 @@ func (u *updater) minibatch(m *minibatch, epoch, index int) error {
 		return nil
 	}
 	u.learner.ZeroGrad()
-	total := 0.0
-	err := u.learner.Accumulate(m.forModel(), u.forwardOptions(), func(i int, s model.Stats) ([]float32, error) {
-		l, coef := u.micro(m, m.micro[i], s)
-		total += l
-		return coef, nil
-	})
+	total, err := u.accumulate(m)
 	if err != nil {
 		return err
 	}
@@ -124,6 +120,19 @@ func (u *updater) minibatch(m *minibatch, epoch, index int) error {
 	return u.apply(norm)
 }
 
+// accumulate adds a minibatch's gradient and returns its loss.
+func (u *updater) accumulate(m *minibatch) (total float64, err error) {
+	if u.direct != nil {
+		return u.learn(m)
+	}
+	err = u.learner.Accumulate(m.forModel(), u.forwardOptions(), func(i int, s model.Stats) ([]float32, error) {
+		l, coef := u.micro(m, m.micro[i], s)
+		total += l
+		return coef, nil
+	})
+	return total, err
+}
+
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
 // micro is one micro-batch's share of the loss and its derivatives by the log-probs. A share that is not finite is not
@@ -133,17 +142,26 @@ func (u *updater) micro(m *minibatch, rows []row, s model.Stats) (share float64,
 		u.setOld(rows, s.Logp)
 	}
 	b := m.forLoss(rows, s.Logp)
-	for t, bit := range b.Mask {
-		if bit != 0 {
-			u.entropy.add(float64(s.Entropy[t]))
-		}
-	}
+	u.addEntropy(rows, s.Entropy)
 	res := u.loss.Eval(u.cfg.Loss, b)
 	u.stats.Add(res.Stats)
 	if notFinite(res.Loss) || anyNotFinite(res.Coef) {
 		return math.NaN(), nil
 	}
 	return res.Loss, narrow(res.Coef)
+}
+
+// addEntropy notes the entropy of each policy token.
+func (u *updater) addEntropy(rows []row, entropy []float32) {
+	at := 0
+	for _, r := range rows {
+		for i, bit := range r.mask {
+			if bit != 0 {
+				u.entropy.add(float64(entropy[at+i]))
+			}
+		}
+		at += len(r.mask)
+	}
 }
 
 func anyNotFinite(xs []float64) bool {

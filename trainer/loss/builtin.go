@@ -1,16 +1,22 @@
 package loss
 
-import "math"
+import (
+	"math"
+
+	"harness-s/kernels"
+)
 
 func zeroAdvantage(a float64) bool { return a == 0 }
 
+func kind(k kernels.PolicyKind) *kernels.PolicyKind { return &k }
+
 // builtins are the objectives by name. All are to be minimised.
 var builtins = []Loss{
-	{Name: "grpo", Normalise: PerRollout, Advantage: "grpo", Dead: zeroAdvantage, Eval: clipped(PerRollout)},
-	{Name: "dr_grpo", Normalise: Constant, Advantage: "dr_grpo", Dead: zeroAdvantage, Eval: clipped(Constant)},
-	{Name: "dapo", Normalise: PerLive, Advantage: "grpo", Dead: zeroAdvantage, Eval: clipped(PerLive)},
-	{Name: "gspo", Level: Sequence, Normalise: PerRollout, Advantage: "grpo", Dead: zeroAdvantage, Eval: gspo},
-	{Name: "cispo", Normalise: PerToken, Advantage: "grpo", Dead: zeroAdvantage, Eval: cispo},
+	{Name: "grpo", Normalise: PerRollout, Advantage: "grpo", Dead: zeroAdvantage, Eval: clipped(PerRollout), policy: kind(kernels.PolicyClipped)},
+	{Name: "dr_grpo", Normalise: Constant, Advantage: "dr_grpo", Dead: zeroAdvantage, Eval: clipped(Constant), policy: kind(kernels.PolicyClipped)},
+	{Name: "dapo", Normalise: PerLive, Advantage: "grpo", Dead: zeroAdvantage, Eval: clipped(PerLive), policy: kind(kernels.PolicyClipped)},
+	{Name: "gspo", Level: Sequence, Normalise: PerRollout, Advantage: "grpo", Dead: zeroAdvantage, Eval: gspo, policy: kind(kernels.PolicySequence)},
+	{Name: "cispo", Normalise: PerToken, Advantage: "grpo", Dead: zeroAdvantage, Eval: cispo, policy: kind(kernels.PolicyCapped)},
 }
 
 // clipped is the token-level objective of GRPO (arXiv 2402.03300 eq. 3, no KL) with the asymmetric clip of

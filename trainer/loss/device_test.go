@@ -68,7 +68,7 @@ func (d devicePolicy) eval(l Loss, c Config, b Batch) deviceResult {
 		rows = append(rows, kernels.PolicyRow{Start: r.Start, End: r.End, Rollout: r.Rollout})
 		for t := r.Start; t < r.End; t++ {
 			mask[t] = int32(b.Mask[t])
-			adv[t], weight[t] = b.Rollouts[r.Rollout].Advantage, c.weight(l.Normalise, b.Norm, b.Rollouts[r.Rollout])
+			adv[t], weight[t] = b.Rollouts[r.Rollout].Advantage, l.Weight(c, b.Norm, b.Rollouts[r.Rollout])
 			if mask[t] == 0 {
 				adv[t], weight[t] = math.NaN(), math.NaN()
 			}
@@ -85,7 +85,10 @@ func (d devicePolicy) eval(l Loss, c Config, b Batch) deviceResult {
 	for _, buf := range []kernels.Buffer{out.Coef, out.Ratio, out.Loss, out.Clip} {
 		d.Upload(buf, narrow(nan)) // shows what is not written
 	}
-	p := kernels.PolicyParams{Kind: policyKinds[l.Name], EtaMinus: c.EtaMinus, EtaPlus: c.EtaPlus, SamplerCap: c.SamplerCap}
+	p, ok := l.Policy(c)
+	if !ok {
+		d.Fatalf("%s has no form for devices", l.Name)
+	}
 	logp := d.floats(b.Logp)
 	d.PolicyLoss.PolicyLoss(out, logp, in, p, T)
 	r := deviceResult{make([]float32, T), make([]float32, T), make([]float32, T), make([]int32, T)}
@@ -100,11 +103,6 @@ func (d devicePolicy) eval(l Loss, c Config, b Batch) deviceResult {
 		d.Free(buf)
 	}
 	return r
-}
-
-var policyKinds = map[string]kernels.PolicyKind{
-	"grpo": kernels.PolicyClipped, "dr_grpo": kernels.PolicyClipped, "dapo": kernels.PolicyClipped,
-	"gspo": kernels.PolicySequence, "cispo": kernels.PolicyCapped,
 }
 
 // deviceBatch draws rollouts of several rows that lie apart, masked tokens, one rollout without a policy token, log ratios up

@@ -11,6 +11,8 @@ package loss
 import (
 	"fmt"
 	"math"
+
+	"harness-s/kernels"
 )
 
 // Batch is what an objective sees at once: the rows of one micro-batch. Entries of the [T] slices where Mask
@@ -102,7 +104,21 @@ type Loss struct {
 	// trainer may leave it out of forward and backward. nil: no row is dead.
 	Dead func(advantage float64) bool
 	Eval func(c Config, b Batch) Result
+
+	// policy is the form that devices have of a built-in objective; nil: none.
+	policy *kernels.PolicyKind
 }
+
+// Policy is the objective as a device evaluates it, false where Eval alone can.
+func (l Loss) Policy(c Config) (p kernels.PolicyParams, ok bool) {
+	if l.policy == nil {
+		return p, false
+	}
+	return kernels.PolicyParams{Kind: *l.policy, EtaMinus: c.EtaMinus, EtaPlus: c.EtaPlus, SamplerCap: c.SamplerCap}, true
+}
+
+// Weight is the factor of each policy token of rollout r: its share of the mean.
+func (l Loss) Weight(c Config, n Norm, r Rollout) float64 { return c.weight(l.Normalise, n, r) }
 
 // Config is the `loss` section of a run.
 type Config struct {
