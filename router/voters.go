@@ -3,6 +3,7 @@ package router
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
 	"slices"
 
@@ -32,6 +33,9 @@ var Embedded = map[string]Voter{
 	"profile": embedded{"profile", byProfile},
 	"similar": embedded{"similar", bySimilar},
 }
+
+// EmbeddedNames are the names of the embedded voters, in order.
+func EmbeddedNames() []string { return slices.Sorted(maps.Keys(Embedded)) }
 
 // embedded is a voter that scores each harness.
 type embedded struct {

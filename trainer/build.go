@@ -17,7 +17,6 @@ import (
 	"harness-s/rollout/harness"
 	"harness-s/rollout/policy"
 	"harness-s/rollout/vllm"
-	"harness-s/router"
 )
 
 // Build wires the real parts: the model on its backend, the policy server (embedded, unless rollout.endpoint names
@@ -33,7 +32,9 @@ func Build(ctx context.Context, c Config, from Sources) (parts Parts, err error)
 	if parts.Pool, err = harness.LoadPool(from.Pool); err != nil {
 		return Parts{}, fmt.Errorf("pool.path: %w", err)
 	}
-	parts.Router = router.NewRule(parts.Pool)
+	if parts.Router, err = b.router(parts.Pool); err != nil {
+		return Parts{}, err
+	}
 	env, tasks, err := openTasks(c.Data)
 	if err != nil {
 		return Parts{}, err

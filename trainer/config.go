@@ -77,13 +77,6 @@ type RescueConfig struct {
 	Fixed  string `yaml:"fixed" doc:"mode fixed: id of the sibling; empty: the best on validation tasks at the start"`
 }
 
-// RouterConfig is the `router` section.
-type RouterConfig struct {
-	Attempts int `yaml:"attempts" unit:"rollouts" doc:"validation attempts for each sibling and task"`
-	Tasks    int `yaml:"tasks" unit:"tasks" doc:"validation tasks measured; 0: all"`
-	Refresh  int `yaml:"refresh" unit:"steps" doc:"measure again every so many steps (re-anchoring); 0: only at the start"`
-}
-
 // OptimConfig is the `optim` section.
 type OptimConfig struct {
 	LR            float64 `yaml:"lr" doc:"peak learning rate; 1e-6 suits full-size models"`
@@ -139,7 +132,7 @@ func Default() Config {
 		Pool:    PoolConfig{Path: "recipes/pools/sql"},
 		Rollout: RolloutConfig{N: 8, Tasks: 16, Temperature: 1, MaxTurns: 8, MaxTokens: 256, MaxContext: 4096, Concurrency: 64, Retries: 2, DeadlineS: 600},
 		Rescue:  RescueConfig{Mode: "routed", K: 8, Repeat: 2},
-		Router:  RouterConfig{Attempts: 2},
+		Router:  defaultRouter(),
 		Loss:    loss.DefaultConfig(),
 		Optim: OptimConfig{LR: 1e-6, Schedule: "constant", MinLR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
 			GradNorm: 1, Minibatches: 2, Epochs: 1, MicrobatchTok: 8192},
@@ -180,7 +173,7 @@ var modes = []string{ModeOff, ModeResample, ModeRandom, ModeRepeat, ModeFixed, M
 // Validate checks every range and what keys ask of each other. The error names the key and the mend.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateCounts, c.validateChoices, c.validateOptim, c.validateCross, c.Loss.Validate, c.Evolve.validate,
+		c.validateCounts, c.validateChoices, c.validateOptim, c.validateCross, c.Loss.Validate, c.Router.validate, c.Evolve.validate,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -207,9 +200,6 @@ func (c Config) validateCounts() error {
 		{"rollout.deadline_s", c.Rollout.DeadlineS, 1, 1 << 20},
 		{"rescue.k", c.Rescue.K, 2, 1024},
 		{"rescue.repeat", c.Rescue.Repeat, 1, 1024},
-		{"router.attempts", c.Router.Attempts, 1, 1024},
-		{"router.tasks", c.Router.Tasks, 0, 1 << 20},
-		{"router.refresh", c.Router.Refresh, 0, 1 << 30},
 		{"optim.warmup", c.Optim.Warmup, 0, 1 << 30},
 		{"optim.minibatches", c.Optim.Minibatches, 1, 1024},
 		{"optim.epochs", c.Optim.Epochs, 1, 1024},

@@ -22,11 +22,12 @@ type state struct {
 	Rescued int `json:"rescued"` // of them, rescued
 	Saved   int `json:"saved"`   // of them, with a success
 
-	Fixed  string           `json:"fixed,omitempty"` // mode fixed: the sibling
-	Probe  []int32          `json:"probe,omitempty"` // token row that checks a weight sync
-	Before map[string]Score `json:"before,omitempty"`
-	Router json.RawMessage  `json:"router,omitempty"`
-	WallS  float64          `json:"wall_s"` // so far, over all processes
+	Fixed   string           `json:"fixed,omitempty"` // mode fixed: the sibling
+	Probe   []int32          `json:"probe,omitempty"` // token row that checks a weight sync
+	Before  map[string]Score `json:"before,omitempty"`
+	Router  json.RawMessage  `json:"router,omitempty"`
+	Anchors int              `json:"anchors,omitempty"` // measurements that the router rests on
+	WallS   float64          `json:"wall_s"`            // so far, over all processes
 }
 
 const stateName = "state.json"

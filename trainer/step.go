@@ -14,6 +14,8 @@ func (r *run) step(ctx context.Context) error {
 	s := r.begin()
 
 	tasks := s.sample()
+	votes := s.prepareVotes(ctx, tasks) // while the base rollouts run
+	defer votes.end()
 	base, err := s.collectBase(ctx, tasks)
 	if err != nil {
 		return err
@@ -21,6 +23,9 @@ func (r *run) step(ctx context.Context) error {
 	failed := s.failedGroups(base)
 	picks, err := s.pick(ctx, failed)
 	if err != nil {
+		return err
+	}
+	if err := votes.end(); err != nil {
 		return err
 	}
 	rescue, err := s.collectRescue(ctx, picks)
