@@ -59,7 +59,7 @@ func turnNumber(rec *rollout.Record, at int) int {
 
 // Directions are one a cause, the one with most distinct tasks first, ties by the list's order. Facts are those that most of
 // a cause's labels agree on.
-func (Analyst) Directions(_ context.Context, _ *harness.Spec, labels []evolve.Label, max int) ([]evolve.Direction, error) {
+func (Analyst) Directions(_ context.Context, _ *harness.Spec, labels []evolve.Label, most int) ([]evolve.Direction, error) {
 	var out []evolve.Direction
 	for _, c := range causes {
 		d := evolve.Direction{ID: c.name, Description: c.what}
@@ -84,7 +84,7 @@ func (Analyst) Directions(_ context.Context, _ *harness.Spec, labels []evolve.La
 		out = append(out, d)
 	}
 	slices.SortStableFunc(out, func(a, b evolve.Direction) int { return b.Tasks - a.Tasks })
-	return out[:min(max, len(out))], nil
+	return out[:min(most, len(out))], nil
 }
 
 // commonest takes for each fact the value seen most often, ties to the smaller text.
