@@ -105,6 +105,7 @@ func TestCauses(t *testing.T) {
 		{name: "guess of a table", lines: []line{sql("SELECT a FROM nowhere", "Error: no such table: nowhere"), commit("none")}, cause: "guesses-names"},
 		{name: "an alias is no second half", lines: []line{sql("SELECT x.a FROM nowhere x", "Error: no such table: nowhere"), commit("none")}, cause: "guesses-names"},
 		{name: "guess, made good", lines: []line{guess, look, found, commit("6")}, grader: `{"gold":["7"]}`, cause: "commits-unchecked", turn: 3},
+		{name: "guess, made good, guess again: the second", lines: []line{guess, sql("SELECT k7 FROM ravis", "[(5,), (6,)]"), guess, commit("none")}, cause: "guesses-names", turn: 2},
 		{name: "guess after a look", lines: []line{look, guess, commit("none")}, cause: "misreads-schema", turn: 1},
 		{name: "guess after the rule showed it", lines: []line{shown(guess), shown(guess), commit("none")}, rules: withSchema, cause: "misreads-schema", turn: 1},
 		{name: "no try after the rule showed it", lines: []line{shown(guess), commit("none")}, rules: withSchema, cause: "gives-up-after-error", turn: 1},
@@ -139,6 +140,7 @@ func TestCauses(t *testing.T) {
 		{name: "a number of one row is no count", lines: []line{found, commit("6")}, cause: "commits-unchecked", turn: 1},
 		{name: "counted wrongly", lines: []line{whole, commit("3")}, cause: "counts-shown-rows", facts: map[string]string{"rows": "2", "cut_by": "environment"}},
 		{name: "counted by the database", lines: []line{sql("SELECT COUNT(*) FROM t", "[(4,)]"), commit("5")}, cause: "commits-unchecked", turn: 1},
+		{name: "counted by the database, in groups", lines: []line{sql("SELECT owner, count(*) FROM t GROUP BY owner", "[('a', 4), ('b', 3)]"), commit("7")}, cause: "commits-unchecked", turn: 1},
 		{name: "copied what is shown", lines: []line{list, commit("a", "b", "c", "d", "e")}, cause: "copies-cut-result", facts: map[string]string{"rows": "5", "cut_by": "environment"}},
 		{name: "one full page", lines: []line{sql("SELECT name FROM t LIMIT 2", "[('a',), ('b',)]"), commit("a", "b")}, cause: "copies-cut-result", facts: map[string]string{"rows": "2", "cut_by": "environment"}},
 		{name: "the first of an order is no page", lines: []line{sql("SELECT name FROM t ORDER BY a LIMIT 1", "[('a',)]"), commit("a")}, cause: "commits-unchecked", turn: 1},
@@ -291,6 +293,7 @@ func TestDirections(t *testing.T) {
 		label("4", "a", "counts-shown-rows", cut("5")), label("5", "b", "counts-shown-rows", cut("7")), label("6", "c", "counts-shown-rows", cut("7")),
 		label("7", "d", "guesses-names", nil), label("8", "e", "guesses-names", nil),
 		label("9", "f", "made-up", nil),
+		label("10", "g", "copies-cut-result", cut("7")), label("11", "g", "copies-cut-result", cut("5")),
 	}
 	got, err := Analyst{}.Directions(context.Background(), h0(t), labels, 10)
 	if err != nil {
@@ -300,6 +303,7 @@ func TestDirections(t *testing.T) {
 		{ID: "counts-shown-rows", Evidence: []string{"4", "5", "6"}, Tasks: 3, Facts: cut("7")},
 		{ID: "guesses-names", Evidence: []string{"7", "8"}, Tasks: 2}, // two tasks like the next: the list's order
 		{ID: "wrong-quoting", Evidence: []string{"1", "2", "3"}, Tasks: 2},
+		{ID: "copies-cut-result", Evidence: []string{"10", "11"}, Tasks: 1, Facts: cut("5")},
 	}
 	for i := range want {
 		want[i].Description = causeNamed(t, want[i].ID).what
