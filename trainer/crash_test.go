@@ -156,6 +156,8 @@ func crashRig(kind, dir string) *rig {
 		g.cfg, g.build = shippedConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	case "4b-8gpu", "9b-8gpu":
 		g.cfg, g.build = deviceConfig(os.Getenv(childWith), os.Getenv(childRoot), kind), Build
+	case voteKind:
+		g.cfg, g.build = voteConfig(os.Getenv(childEndpoint)), voteBuilder
 	case nodesKind:
 		g.cfg, g.build = nodesConfig(os.Getenv(childWith), os.Getenv(childRoot)), Build
 	}
