@@ -50,10 +50,10 @@ func Open(threads int, o DeviceOptions) ([]Backend, error) {
 		return out, nil
 	}
 	if o.DType != F32 {
-		return nil, fmt.Errorf("backend cpu computes in fp32, not %s", o.DType)
+		return nil, fmt.Errorf("backend cpu computes in fp32, not %s; set model.dtype=fp32, or backend=cuda on a machine with a GPU", o.DType)
 	}
 	if o.Devices > 1 {
-		return nil, fmt.Errorf("backend cpu is one device, not %d", o.Devices)
+		return nil, fmt.Errorf("backend cpu is one device, not %d; set devices=1, or backend=cuda on a machine with as many GPUs", o.Devices)
 	}
 	b, err := NewCPU(threads)
 	if err != nil {

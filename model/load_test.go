@@ -328,3 +328,11 @@ func TestScore(t *testing.T) {
 		}
 	}
 }
+
+// TestOffloadOnTheHost: there is nothing to offload from the host, and the error says which key to change.
+func TestOffloadOnTheHost(t *testing.T) {
+	_, err := New(deviceConfig(true), newBackend(t, 1), 1, Options{Train: true, Offload: newBackend(t, 1)})
+	if err == nil || !strings.Contains(err.Error(), "model.offload=false") || !strings.Contains(err.Error(), "backend=cuda") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -87,7 +87,7 @@ func newModel(cfg Config, be kernels.Backend, opt Options) (*Model, error) {
 		}
 		m.rank, m.world = m.flat.Rank()
 	} else if opt.Offload != nil {
-		return nil, fmt.Errorf("backend %s keeps everything on the host already: nothing to offload", be.Name())
+		return nil, fmt.Errorf("backend %s keeps everything on the host already: nothing to offload; set model.offload=false, or backend=cuda on a machine with a GPU", be.Name())
 	}
 	m.buckets, m.decayWords, m.words = layout(m.params, m.world)
 	if err := m.alloc(); err != nil {

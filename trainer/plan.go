@@ -23,15 +23,21 @@ type Device struct {
 	Rate   float64 // sustained FLOP/s of matrix products
 	// GPU, where not nil, is the device that a plan runs the training's host code for, with nothing computed. nil: the host.
 	GPU *cuda.DeviceInfo
+	// Nodes is how many machines with cfg.Devices such devices each share the training; 0: 1.
+	Nodes int
 }
+
+// ranks is the number of devices that share the training.
+func (d Device) ranks(c Config) int { return c.Devices * max(1, d.Nodes) }
 
 // Plan estimates memory of each device and time of a config. It reads the policy's config.json and nothing else.
 type Plan struct {
 	Device     string           `json:"device"`
-	Devices    int              `json:"devices"`
+	Devices    int              `json:"devices"` // of each node
+	Nodes      int              `json:"nodes"`
 	Parameters int              `json:"parameters"`
 	Memory     map[string]int64 `json:"memory_bytes"` // of one device, by part
-	Host       int64            `json:"host_bytes"`   // of the host, for all devices, where the config keeps the optimizer there
+	Host       int64            `json:"host_bytes"`   // of a node's host, for its devices, where the config keeps the optimizer there
 	Total      int64            `json:"total_bytes"`
 	Available  int64            `json:"available_bytes"`
 	Fits       bool             `json:"fits"`
@@ -58,14 +64,15 @@ func ReadShape(cfg Config) (model.Config, error) {
 
 // NewPlan estimates for rollouts of rowTokens tokens of a policy of a shape.
 func NewPlan(cfg Config, shape model.Config, d Device, rowTokens int) (Plan, error) {
-	p := Plan{Device: d.Name, Devices: cfg.Devices, Parameters: shape.NumParams(), Available: d.Memory, RowTokens: rowTokens, Efficiency: planEfficiency}
+	p := Plan{Device: d.Name, Devices: cfg.Devices, Nodes: max(1, d.Nodes), Parameters: shape.NumParams(), Available: d.Memory, RowTokens: rowTokens, Efficiency: planEfficiency}
 	var err error
 	if p.Memory, err = planMemory(cfg, &shape, d); err != nil {
 		return Plan{}, err
 	}
 	p.Total = total(p.Memory)
 	if cfg.Model.Offload {
-		p.Host = 12 * int64(shape.MatrixWords(cfg.Devices)) // master, two moments
+		world := d.ranks(cfg)
+		p.Host = 12 * int64(shape.MatrixWords(world)/world*cfg.Devices) // master, two moments
 	}
 	if p.Fits = p.Total <= d.Memory; !p.Fits {
 		if p.Mend, err = planMend(cfg, &shape, d); err != nil {
@@ -79,7 +86,7 @@ func NewPlan(cfg Config, shape model.Config, d Device, rowTokens int) (Plan, err
 	}
 	forward, training := shape.FLOPs(rowTokens / 2)
 	flop := float64(perStep*rowTokens) * float64(forward+training*int64(cfg.Optim.Epochs)) // old log-probs, then the updates
-	p.StepS = flop / (d.Rate * planEfficiency * float64(cfg.Devices))
+	p.StepS = flop / (d.Rate * planEfficiency * float64(d.ranks(cfg)))
 	p.TrainS = p.StepS * float64(p.Steps)
 	return p, nil
 }
@@ -94,7 +101,10 @@ func total(memory map[string]int64) (sum int64) {
 // planMemory is the trainer's memory on one device. On the host an embedded policy server has its own copy and cache there.
 func planMemory(cfg Config, shape *model.Config, d Device) (map[string]int64, error) {
 	if d.GPU != nil {
-		return deviceMemory(cfg, shape, *d.GPU)
+		return deviceMemory(cfg, shape, d)
+	}
+	if d.Nodes > 1 {
+		return nil, fmt.Errorf("plan: %d nodes, but a CPU trains on one; plan for a GPU (--device), or without NNODES (under Slurm: NNODES=1)", d.Nodes)
 	}
 	m := model.Memory(*shape, cfg.Optim.MicrobatchTok, cfg.Model.Recompute)
 	if cfg.Rollout.Endpoint == "" {
@@ -108,13 +118,14 @@ func planMemory(cfg Config, shape *model.Config, d Device) (map[string]int64, er
 const contextBytes = 1 << 30
 
 // deviceMemory runs the training's own allocations on a recorded device without limits.
-func deviceMemory(cfg Config, shape *model.Config, info cuda.DeviceInfo) (map[string]int64, error) {
+func deviceMemory(cfg Config, shape *model.Config, d Device) (map[string]int64, error) {
 	dtype, err := kernels.ParseDType(cfg.Model.DType)
 	if err != nil {
 		return nil, fmt.Errorf("plan: model.dtype: %w", err)
 	}
+	info, world := *d.GPU, d.ranks(cfg)
 	info.Memory = 1 << 50
-	be, rec, err := kernels.OpenRecording(info, dtype, cfg.Devices)
+	be, rec, err := kernels.OpenRecording(info, dtype, world)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
@@ -125,7 +136,7 @@ func deviceMemory(cfg Config, shape *model.Config, info cuda.DeviceInfo) (map[st
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	if cfg.Model.Offload {
-		own := 4 * int64(shape.MatrixWords(cfg.Devices)/cfg.Devices)
+		own := 4 * int64(shape.MatrixWords(world)/world)
 		m["weights"], m["optimizer"] = m["weights"]-own, m["optimizer"]-2*own
 	}
 	m["driver and libraries"] = contextBytes
@@ -175,7 +186,10 @@ func planMend(cfg Config, shape *model.Config, d Device) (mend []string, err err
 // Write prints the plan for people.
 func (p Plan) Write(w io.Writer) {
 	device := p.Device
-	if p.Devices > 1 {
+	switch {
+	case p.Nodes > 1:
+		device = fmt.Sprintf("%d nodes of %d x %s, each device", p.Nodes, p.Devices, p.Device)
+	case p.Devices > 1:
 		device = fmt.Sprintf("%d x %s, each", p.Devices, p.Device)
 	}
 	fmt.Fprintf(w, "%s, %d parameters\n", device, p.Parameters)
@@ -193,7 +207,7 @@ func (p Plan) Write(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  %-18s %10.1f MiB of %.0f MiB: %s\n", "total", float64(p.Total)/(1<<20), float64(p.Available)/(1<<20), verdict)
 	if p.Host > 0 {
-		fmt.Fprintf(w, "  %-18s %10.1f MiB of host memory for all devices\n", "offloaded", float64(p.Host)/(1<<20))
+		fmt.Fprintf(w, "  %-18s %10.1f MiB of each node's host memory for its devices\n", "offloaded", float64(p.Host)/(1<<20))
 	}
 	fmt.Fprintf(w, "  at most %d steps; training %.2g s a step, %.3g s in all if every rollout is trained on (%d tokens each, %.0f%% of the device's product rate; sampling not counted)\n",
 		p.Steps, p.StepS, p.TrainS, p.RowTokens, 100*p.Efficiency)

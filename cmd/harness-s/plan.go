@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"harness-s/bench"
+	"harness-s/internal/nodes"
 	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/trainer"
@@ -17,6 +18,7 @@ type planCmd struct {
 	Device string   `help:"A GPU by name (h200, h100, a100, b200, l40s, rtx4090, rtx5090; data sheet), or this: this machine's GPU, else its CPU (measured)." default:"this"`
 	Shape  string   `help:"Plan for a published size instead of model.path: 0.8b, 4b or 9b." placeholder:"SIZE"`
 	Tokens int      `help:"Tokens of a rollout, prompt included; 0: a third of rollout.max_context."`
+	Nodes  int      `help:"Machines with devices: GPUs each that share the training; 0: as NNODES or Slurm say, else 1."`
 	JSON   bool     `help:"Machine-readable output on stdout."`
 }
 
@@ -35,6 +37,9 @@ func (c *planCmd) Run() error {
 	device, err := c.device(cfg)
 	if err != nil {
 		return err
+	}
+	if device.Nodes, err = c.nodes(os.Getenv); err != nil {
+		return usageError{err}
 	}
 	shape, err := c.shape(cfg)
 	if err != nil {
@@ -55,6 +60,17 @@ func (c *planCmd) Run() error {
 		return fmt.Errorf("plan: %s does not fit; would: %s", c.Config, strings.Join(p.Mend, ", "))
 	}
 	return nil
+}
+
+// nodes is how many machines share the training.
+func (c *planCmd) nodes(getenv func(string) string) (int, error) {
+	switch {
+	case c.Nodes < 0:
+		return 0, fmt.Errorf("plan: --nodes must not be negative")
+	case c.Nodes > 0:
+		return c.Nodes, nil
+	}
+	return nodes.Count(getenv)
 }
 
 func (c *planCmd) shape(cfg trainer.Config) (model.Config, error) {

@@ -58,6 +58,58 @@ func TestDevicePlan(t *testing.T) {
 	}
 }
 
+// TestPlanCountsNodes: what ranks divide between them is divided by those of all nodes, as the environment or the flag has them.
+func TestPlanCountsNodes(t *testing.T) {
+	for _, c := range []struct {
+		flag int
+		env  map[string]string
+		want int
+	}{
+		{0, nil, 1}, {0, map[string]string{"NNODES": "2"}, 2}, {0, map[string]string{"SLURM_NNODES": "3"}, 3},
+		{4, map[string]string{"NNODES": "2"}, 4}, {0, map[string]string{"NNODES": "many"}, 0}, {-1, nil, 0},
+	} {
+		got, err := (&planCmd{Nodes: c.flag}).nodes(func(name string) string { return c.env[name] })
+		if got != c.want || (err != nil) != (c.want == 0) {
+			t.Errorf("--nodes %d in %v: %d, %v", c.flag, c.env, got, err)
+		}
+	}
+	cfg, err := trainer.LoadConfig(filepath.Join(testutil.Root(t), "recipes", "4b-8gpu.yaml"), []string{"model.offload=false"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := nodesPlan(t, cfg, 1)
+	two := nodesPlan(t, cfg, 2)
+	cfg.Devices *= 2
+	same := nodesPlan(t, cfg, 1) // as many ranks on one node
+	if two.Memory["optimizer"] != same.Memory["optimizer"] || two.Total != same.Total || two.StepS != same.StepS {
+		t.Errorf("two nodes: %+v, one of twice the devices: %+v", two, same)
+	}
+	if got, want := two.Memory["optimizer"], one.Memory["optimizer"]/2; got < want || got > want+want/100 {
+		t.Errorf("%d bytes of optimizer on two nodes, %d on one", got, one.Memory["optimizer"])
+	}
+	cfg.Devices, cfg.Model.Offload = cfg.Devices/2, true
+	if h1, h2 := nodesPlan(t, cfg, 1).Host, nodesPlan(t, cfg, 2).Host; h2 < h1/2 || h2 > h1/2+h1/100 {
+		t.Errorf("%d bytes on each of two hosts, %d on one", h2, h1)
+	}
+}
+
+func nodesPlan(t *testing.T, cfg trainer.Config, n int) trainer.Plan {
+	t.Helper()
+	shape, err := bench.Size("4b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := bench.ModelDeviceByKey("h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := trainer.NewPlan(cfg, shape, trainer.Device{Name: d.Name, Memory: d.Memory, Rate: d.ProductRate(), GPU: &d.DeviceInfo, Nodes: n}, 5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func devicePlan(t *testing.T, cfg trainer.Config, size, device string) trainer.Plan {
 	t.Helper()
 	shape, err := bench.Size(size)

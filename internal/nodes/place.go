@@ -70,6 +70,15 @@ func FromEnv(getenv func(string) string) (Place, error) {
 	return p, err
 }
 
+// Count is the number of nodes that the environment names, 1 where it names none.
+func Count(getenv func(string) string) (int, error) {
+	name, n, err := number(getenv, countNames, 1, maxNodes)
+	if name == "" && err == nil {
+		n = 1
+	}
+	return n, err
+}
+
 // first is the first of the variables that is set.
 func first(getenv func(string) string, names []string) string {
 	for _, name := range names {
