@@ -64,7 +64,7 @@ func (v *LLMVoter) question(view *View, t rollout.Task, seed int64) string {
 	ids := append([]string(nil), view.IDs...)
 	rand.New(rand.NewPCG(uint64(seed), 0)).Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	byID := map[string]Evidence{}
-	for _, e := range view.Rule.Explain(t) {
+	for _, e := range view.Rule.rank(t) {
 		byID[e.Harness] = e
 	}
 	var profiles strings.Builder
@@ -84,8 +84,8 @@ func (v *LLMVoter) question(view *View, t rollout.Task, seed int64) string {
 	return b.String()
 }
 
-// inWords is an entry in one line.
-func (e Entry) inWords() string {
+// Where says where an entry holds and what the harness does there.
+func (e Entry) Where() string {
 	behaviour := label(e.Behaviour)
 	if behaviour == "" {
 		behaviour = "as h0"
@@ -94,7 +94,12 @@ func (e Entry) inWords() string {
 	if len(e.Condition.Features) > 0 {
 		where += " (" + strings.Join(e.Condition.Features, ", ") + ")"
 	}
-	line := fmt.Sprintf("at %s: %s: %d wins, %d losses, %d ties", where, behaviour, e.Effect.Wins, e.Effect.Losses, e.Effect.Ties)
+	return "at " + where + ": " + behaviour
+}
+
+// inWords is an entry in one line.
+func (e Entry) inWords() string {
+	line := fmt.Sprintf("%s: %d wins, %d losses, %d ties", e.Where(), e.Effect.Wins, e.Effect.Losses, e.Effect.Ties)
 	if e.Note != "" {
 		line += "; note: " + e.Note
 	}

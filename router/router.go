@@ -94,7 +94,7 @@ func (r *Rule) TopK(_ context.Context, task rollout.Task, k int) ([]string, erro
 		return nil, fmt.Errorf("router: %w: asked for %d of %d siblings", harness.ErrPoolTooSmall, k, siblings)
 	}
 	var top []string
-	for _, e := range r.Explain(task) {
+	for _, e := range r.rank(task) {
 		if e.Harness != harness.BaseID && len(top) < k {
 			top = append(top, e.Harness)
 		}
@@ -117,7 +117,7 @@ func (r *Rule) Files() (map[string][]byte, error) {
 // Ranking is the whole pool for a task, H0 included, best first.
 func (r *Rule) Ranking(_ context.Context, task rollout.Task) ([]string, error) {
 	var ids []string
-	for _, e := range r.Explain(task) {
+	for _, e := range r.rank(task) {
 		ids = append(ids, e.Harness)
 	}
 	return ids, nil
@@ -145,8 +145,13 @@ type Evidence struct {
 	Tries     int     `json:"tries"` // validation attempts at all tasks
 }
 
-// Explain ranks the whole pool for a task, H0 included.
-func (r *Rule) Explain(task rollout.Task) []Evidence {
+// Explain says how the rule chooses for a task.
+func (r *Rule) Explain(_ context.Context, task rollout.Task) (Explanation, error) {
+	return Explanation{Step: r.step, Ranking: r.rank(task)}, nil
+}
+
+// rank ranks the whole pool for a task, H0 included.
+func (r *Rule) rank(task rollout.Task) []Evidence {
 	g := r.mean()
 	out := make([]Evidence, 0, len(r.ids))
 	for _, id := range r.ids {

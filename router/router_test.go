@@ -91,7 +91,7 @@ func TestRuleFollowsTheKind(t *testing.T) {
 }
 
 func TestRuleNumbers(t *testing.T) {
-	e := observed(t).Explain(count)
+	e := observed(t).rank(count)
 	// g = 21/42; b: 8 of 16 overall, 0 of 8 here.
 	g := 21.0 / 42
 	want := (0 + 4*((8+4*g)/20)) / 12
@@ -163,7 +163,7 @@ func TestStateRoundTrip(t *testing.T) {
 	if err := json.Unmarshal(data, got); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := json.Marshal(got); string(again) != string(data) || !reflect.DeepEqual(got.Explain(update), r.Explain(update)) {
+	if again, _ := json.Marshal(got); string(again) != string(data) || !reflect.DeepEqual(got.rank(update), r.rank(update)) {
 		t.Errorf("a loaded rule differs: %s", again)
 	}
 }
@@ -204,7 +204,7 @@ func TestRuleProperties(t *testing.T) {
 			t.Fatalf("order of records matters: %v, %v", other, top)
 		}
 		place := func(r *Rule, id string) int {
-			return slices.IndexFunc(r.Explain(count), func(e Evidence) bool { return e.Harness == id && e.Score > 0 && e.Score <= 1 })
+			return slices.IndexFunc(r.rank(count), func(e Evidence) bool { return e.Harness == id && e.Score > 0 && e.Score <= 1 })
 		}
 		id := rapid.SampledFrom(top).Draw(t, "id")
 		won := rule(append(slices.Clone(records), attempts(id, "count", 1, 1)...))

@@ -292,13 +292,14 @@ func (r *Vote) Files() (map[string][]byte, error) {
 
 // Explanation is a choice for one task with everything it rests on.
 type Explanation struct {
-	Step     int                 `json:"step"`    // of the last measurement
-	Version  string              `json:"version"` // of statistics and profiles
-	Rule     string              `json:"aggregate"`
-	Fallback bool                `json:"fallback"` // too few ballots counted: the validation rule decided
-	Ranking  []Evidence          `json:"ranking"`
-	Ballots  []Ballot            `json:"ballots"`
-	Profiles map[string][]Weight `json:"profiles"` // by harness, what counts for this task, nearest first
+	Step    int        `json:"step"`    // of the last measurement
+	Ranking []Evidence `json:"ranking"` // the whole pool, H0 included, best first
+	// What follows is a Vote's.
+	Version   string              `json:"version,omitempty"` // of statistics and profiles
+	Aggregate string              `json:"aggregate,omitempty"`
+	Fallback  bool                `json:"fallback,omitempty"` // too few ballots counted: the validation rule decided
+	Ballots   []Ballot            `json:"ballots,omitempty"`
+	Profiles  map[string][]Weight `json:"profiles,omitempty"` // by harness, what counts for this task, nearest first
 }
 
 // Weight is a profile entry with how near its condition is to the task.
@@ -317,9 +318,9 @@ func (r *Vote) Explain(ctx context.Context, t rollout.Task) (Explanation, error)
 	if err != nil {
 		return Explanation{}, err
 	}
-	e := Explanation{Step: r.view.Rule.Step(), Version: r.version, Rule: r.opts.Aggregate, Fallback: c.fallback, Ballots: c.ballots, Profiles: map[string][]Weight{}}
+	e := Explanation{Step: r.view.Rule.Step(), Version: r.version, Aggregate: r.opts.Aggregate, Fallback: c.fallback, Ballots: c.ballots, Profiles: map[string][]Weight{}}
 	byID := map[string]Evidence{}
-	for _, ev := range r.view.Rule.Explain(t) {
+	for _, ev := range r.view.Rule.rank(t) {
 		byID[ev.Harness] = ev
 	}
 	for i, id := range c.ranking {

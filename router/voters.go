@@ -60,7 +60,7 @@ func (e embedded) Vote(_ context.Context, v *View, t rollout.Task) ([]string, er
 // order is the validation rule's ranking: what breaks every tie.
 func (v *View) order(t rollout.Task) []string {
 	var ids []string
-	for _, e := range v.Rule.Explain(t) {
+	for _, e := range v.Rule.rank(t) {
 		ids = append(ids, e.Harness)
 	}
 	return ids
@@ -69,7 +69,7 @@ func (v *View) order(t rollout.Task) []string {
 // byRule is the validation rule's estimate.
 func byRule(v *View, t rollout.Task) []float64 {
 	out := make([]float64, len(v.IDs))
-	for _, e := range v.Rule.Explain(t) {
+	for _, e := range v.Rule.rank(t) {
 		out[slices.Index(v.IDs, e.Harness)] = e.Score
 	}
 	return out

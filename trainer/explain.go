@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 
@@ -11,47 +12,69 @@ import (
 	"harness-s/trainer/runfolder"
 )
 
-// Route is the router's choice for one task, with its evidence.
+// Route is the router's choice for one task, with what it rests on.
 type Route struct {
-	Task    string            `json:"task"`
-	Kind    string            `json:"kind"`
-	Step    int               `json:"step"`    // of the policy that the statistics were taken with
-	Ranking []router.Evidence `json:"ranking"` // the whole pool, H0 included, best first
+	Task string `json:"task"`
+	Kind string `json:"kind"`
+	router.Explanation
 }
 
-// Explain ranks a run's pool for one of its tasks by the router state of the last checkpoint.
-func Explain(runDir, taskID string) (Route, error) {
+// explainer is a router that says why.
+type explainer interface {
+	Explain(ctx context.Context, t rollout.Task) (router.Explanation, error)
+}
+
+// Explain ranks a run's pool for one of its tasks by the router state of the last checkpoint. Language models are asked only
+// for ballots that the run does not have; what they say then is not kept.
+func Explain(ctx context.Context, runDir, taskID string) (Route, error) {
+	route, err := explain(ctx, runDir, taskID)
+	if err != nil {
+		return Route{}, fmt.Errorf("route: %w", err)
+	}
+	return route, nil
+}
+
+func explain(ctx context.Context, runDir, taskID string) (Route, error) {
 	cfg := Default()
 	if err := config.Read(filepath.Join(runDir, "config.yaml"), nil, &cfg); err != nil {
-		return Route{}, fmt.Errorf("route: %w", err)
+		return Route{}, err
 	}
 	_, tasks, err := openTasks(cfg.Data)
 	if err != nil {
-		return Route{}, fmt.Errorf("route: %w", err)
+		return Route{}, err
 	}
 	task, err := findTask(tasks, taskID)
 	if err != nil {
-		return Route{}, fmt.Errorf("route: %w", err)
+		return Route{}, err
 	}
 	pool, err := harness.LoadPool(filepath.Join(runDir, "pool"))
 	if err != nil {
-		return Route{}, fmt.Errorf("route: %w", err)
+		return Route{}, err
 	}
 	dir, err := runfolder.LastCheckpoint(runDir)
 	if err != nil {
-		return Route{}, fmt.Errorf("route: %w", err)
+		return Route{}, err
 	}
 	s, err := readState(dir)
 	if err != nil {
-		return Route{}, fmt.Errorf("route: %w", err)
+		return Route{}, err
 	}
-	rule := router.NewRule(pool)
+	return explainState(ctx, cfg, pool, s, task)
+}
+
+func explainState(ctx context.Context, cfg Config, pool *harness.Pool, s state, task rollout.Task) (Route, error) {
+	r, stop, err := newRouter(cfg, pool, "")
+	if err != nil {
+		return Route{}, err
+	}
+	defer stop() // nothing was written
 	if len(s.Router) > 0 {
-		if err := rule.UnmarshalJSON(s.Router); err != nil {
-			return Route{}, fmt.Errorf("route: router state in %s: %w", dir, err)
+		if err := r.UnmarshalJSON(s.Router); err != nil {
+			return Route{}, fmt.Errorf("router state of step %d: %w", s.Step, err)
 		}
 	}
-	return Route{Task: task.ID, Kind: task.Kind, Step: rule.Step(), Ranking: rule.Explain(task)}, nil
+	e, err := r.(explainer).Explain(ctx, task)
+	return Route{Task: task.ID, Kind: task.Kind, Explanation: e}, err
 }
 
 func findTask(t Tasks, id string) (rollout.Task, error) {
