@@ -14,6 +14,7 @@ import (
 
 	"harness-s/router"
 	"harness-s/router/llm/llmtest"
+	"harness-s/trainer/runfolder"
 )
 
 // voteKind is the child that trains with a router whose voters are embedded and a language model.
@@ -118,6 +119,41 @@ func TestVotingRun(t *testing.T) {
 	}
 	if err != nil || len(p.Entries) == 0 {
 		t.Errorf("profiles: %d entries, %v", len(p.Entries), err)
+	}
+	explained(t, g)
+}
+
+// explained: a choice that the run made is explained by the ballots it rested on.
+func explained(t *testing.T, g *rig) {
+	t.Helper()
+	dir, err := runfolder.LastCheckpoint(g.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := readState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := fakePool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	route, err := explainState(t.Context(), g.cfg, pool, state, fakeTask("val", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(route.Ranking) != len(pool.Specs) || len(route.Ballots) != len(g.cfg.Router.Voters) || route.Aggregate != router.Borda || route.Step == 0 {
+		t.Errorf("explanation %+v", route)
+	}
+	for id, entries := range route.Profiles {
+		for _, e := range entries {
+			if len(e.Evidence) == 0 || e.Nearness <= 0 || e.Nearness > 1 {
+				t.Errorf("profile of %s: %+v", id, e)
+			}
+		}
+	}
+	if len(route.Profiles) == 0 {
+		t.Error("no profiles")
 	}
 }
 
