@@ -31,6 +31,7 @@ type Direction struct {
 	Evidence    []string          `json:"evidence"`    // ids of the failed rollouts, in order
 	Tasks       int               `json:"tasks"`       // distinct tasks among them
 	Facts       map[string]string `json:"facts,omitempty"`
+	Examples    []string          `json:"examples,omitempty"` // sentences about single failures, for an editor that reads
 }
 
 // Analyst finds root causes. What it returns is checked: an unknown rollout id is dropped and counted.
@@ -50,7 +51,8 @@ type Editor interface {
 
 // Candidate is a proposed child. ID, Parent and Direction of the spec are set by Run.
 type Candidate struct {
-	Spec     *harness.Spec
+	Spec     *harness.Spec // nil: the editor could make none that is valid
+	Problem  string        // then why
 	Manifest Manifest
 }
 

@@ -2,6 +2,7 @@ package evolve
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -39,7 +40,7 @@ type proposal struct {
 func propose(c Candidate, parent *harness.Spec, d Direction, tools []chat.Tool) (p proposal) {
 	p.Manifest = c.Manifest.plain()
 	if c.Spec == nil {
-		p.Problem = "the candidate has no spec"
+		p.Problem = cmp.Or(plainText(c.Problem, maxSentence), "the candidate has no spec")
 		return p
 	}
 	s := *c.Spec
@@ -147,13 +148,7 @@ func (g *gate) differs(s *harness.Spec) *rejection {
 
 // components compares the child with its parent, component by component, and puts the changes into the manifest.
 func components(p *proposal, parent, child *harness.Spec) *rejection {
-	var changed []string
-	a, b := parts(parent), parts(child)
-	for i, name := range componentNames {
-		if !bytes.Equal(a[i], b[i]) {
-			changed = append(changed, name)
-		}
-	}
+	changed := changes(parent, child)
 	for _, claim := range p.Manifest.Components {
 		if !slices.Contains(componentNames, claim) {
 			return reject(BadManifest, "the manifest names %q; components are %s", claim, strings.Join(componentNames, ", "))
@@ -166,6 +161,18 @@ func components(p *proposal, parent, child *harness.Spec) *rejection {
 	}
 	p.Manifest.Components = changed
 	return nil
+}
+
+// changes names the components in which two specs differ.
+func changes(a, b *harness.Spec) []string {
+	var out []string
+	x, y := parts(a), parts(b)
+	for i, name := range componentNames {
+		if !bytes.Equal(x[i], y[i]) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 var componentNames = []string{"prompt", "tools", "memory", "rules"}
