@@ -74,10 +74,6 @@ func (e *evolution) run(ctx context.Context) (evolve.Summary, error) {
 	if err != nil {
 		return evolve.Summary{}, err
 	}
-	makers, err := newMakers(e.cfg.Evolve)
-	if err != nil {
-		return evolve.Summary{}, err
-	}
 	parts, err := e.opts.Build.wire(ctx, e.cfg, Sources{Model: e.cfg.Model.Path, Pool: e.poolPath()})
 	if err != nil {
 		return evolve.Summary{}, err
@@ -85,6 +81,11 @@ func (e *evolution) run(ctx context.Context) (evolve.Summary, error) {
 	if parts.Close != nil {
 		defer parts.Close()
 	}
+	makers, err := newMakers(e.cfg.Evolve, e.cfg.Seed, parts.Env.Tools())
+	if err != nil {
+		return evolve.Summary{}, err
+	}
+	defer makers.close()
 	o := e.options(base, parts, makers)
 	if err := o.Check(); err != nil {
 		return evolve.Summary{}, err
@@ -149,7 +150,7 @@ func (e *evolution) options(base *harness.Spec, parts Parts, m makers) evolve.Op
 		validation = validation[:min(c.Validation, len(validation))]
 	}
 	o := evolve.Options{
-		Dir: e.folder.Dir, Seed: e.cfg.Seed, Base: base, Train: parts.Tasks.Train, Validation: validation,
+		Dir: e.folder.Dir, Seed: e.cfg.Seed, Base: base, Tools: parts.Env.Tools(), Train: parts.Tasks.Train, Validation: validation,
 		Size: evolve.Size{
 			Generations: c.Generations, Tasks: c.Tasks, Attempts: c.Attempts, Failures: c.Failures, Directions: c.Directions,
 			Children: c.Children, Parents: c.Parents, Pool: c.Pool, MaxBytes: c.MaxBytes, Control: c.Control,
@@ -158,11 +159,8 @@ func (e *evolution) options(base *harness.Spec, parts Parts, m makers) evolve.Op
 		Actor: parts.Actor, Analyst: m.analyst, Editor: m.editor, Meter: m.meter, Progress: evolveProgress{e.progress},
 		Chunk: 4 * e.cfg.Rollout.Concurrency, // a chunk waits for its slowest attempt: more of them keep the workers busy
 	}
-	if parts.Env != nil {
-		o.Tools = parts.Env.Tools()
-		if s, ok := parts.Env.(rollout.Secretive); ok {
-			o.Secrets = s.Secrets
-		}
+	if s, ok := parts.Env.(rollout.Secretive); ok {
+		o.Secrets = s.Secrets
 	}
 	return o
 }

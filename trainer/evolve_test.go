@@ -130,6 +130,27 @@ func TestEvolveInterruptAndResume(t *testing.T) {
 	}
 }
 
+// evolve.editor: llm asks its endpoint: one that nobody listens at stops the evolution, and what was done before is kept. A key
+// that is not there is said before anything begins.
+func TestEvolveLLMEndpoint(t *testing.T) {
+	policy, root := shippedPolicy(t)
+	cfg := evolveConfig(policy, root)
+	cfg.Evolve.Generations, cfg.Evolve.Tasks, cfg.Evolve.Validation = 1, 16, 2
+	cfg.Evolve.Editor, cfg.Evolve.LLM.URL, cfg.Evolve.LLM.Model, cfg.Evolve.LLM.Retries = MakerLLM, "http://127.0.0.1:1/v1", "m", 0
+	dir := filepath.Join(t.TempDir(), "run")
+	if _, err := Evolve(t.Context(), cfg, EvolveOptions{RunDir: dir}); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Errorf("nobody listens: %v", err)
+	}
+	if !exists(filepath.Join(dir, "rollouts", "train_1.jsonl.zst")) {
+		t.Error("the rollouts made before are gone")
+	}
+	cfg.Evolve.LLM.KeyVariable = "HARNESS_S_TEST_NO_SUCH_KEY"
+	none := filepath.Join(t.TempDir(), "none")
+	if _, err := Evolve(t.Context(), cfg, EvolveOptions{RunDir: none}); err == nil || !strings.Contains(err.Error(), "HARNESS_S_TEST_NO_SUCH_KEY") || exists(none) {
+		t.Errorf("no key: %v; a folder is left: %v", err, exists(none))
+	}
+}
+
 // evolve.base: any harness can be the H0 of an evolution, under that id, and a resume uses the folder's copy of it.
 func TestEvolveBase(t *testing.T) {
 	policy, root := shippedPolicy(t)
