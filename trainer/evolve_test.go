@@ -14,6 +14,7 @@ import (
 	"harness-s/internal/testutil"
 	"harness-s/rollout/harness"
 	"harness-s/router/evolve"
+	"harness-s/router/llm/llmtest"
 )
 
 // evolveConfig is a small evolution with the shipped policy, from H0 alone.
@@ -148,6 +149,33 @@ func TestEvolveLLMEndpoint(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	if _, err := Evolve(t.Context(), cfg, EvolveOptions{RunDir: none}); err == nil || !strings.Contains(err.Error(), "HARNESS_S_TEST_NO_SUCH_KEY") || exists(none) {
 		t.Errorf("no key: %v; a folder is left: %v", err, exists(none))
+	}
+}
+
+// With a language model as editor, its requests and tokens are counted, and a resume makes none of them again.
+func TestEvolveLLMEditor(t *testing.T) {
+	policy, root := shippedPolicy(t)
+	server := llmtest.NewFunc(t, func(llmtest.Question) llmtest.Answer {
+		return llmtest.JSON(map[string]any{"candidates": []any{map[string]any{
+			"prompt":  map[string]any{"system": "Use the tools to answer. Look up the schema first.", "user": "{{question}}", "tools_block": "none"},
+			"changes": []string{"It says to look up the schema."}, "why": "It guesses names.", "expect": "Unknown columns.",
+		}}})
+	})
+	cfg := evolveConfig(policy, root)
+	cfg.Evolve.Generations, cfg.Evolve.Tasks, cfg.Evolve.Validation = 1, 24, 4
+	cfg.Evolve.Editor, cfg.Evolve.LLM.URL, cfg.Evolve.LLM.Model = MakerLLM, server.URL, "m"
+	dir := filepath.Join(t.TempDir(), "run")
+	first, err := Evolve(t.Context(), cfg, EvolveOptions{RunDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := len(server.Questions())
+	if first.ValidChildren != 1 || first.Calls != asked || asked == 0 || first.Tokens == 0 || first.Rejected[evolve.SameContent] == 0 {
+		t.Errorf("%d questions; summary %+v", asked, first)
+	}
+	again, err := Evolve(t.Context(), cfg, EvolveOptions{RunDir: dir, Resume: true})
+	if err != nil || len(server.Questions()) != asked || again.Calls != first.Calls || again.Tokens != first.Tokens {
+		t.Errorf("resumed: %d questions more, %+v, %v", len(server.Questions())-asked, again, err)
 	}
 }
 
