@@ -106,6 +106,7 @@ func (r *run) evalOnly(ctx context.Context, o EvalOptions) (res EvalResult, err 
 // knowRouter gives the router its evidence: the run's, or attempts made now.
 func (s *stepRun) knowRouter(ctx context.Context, o EvalOptions) error {
 	if len(s.state.Router) == 0 || o.Pool != "" || o.Anchor {
+		s.next.Anchors = 0 // a first measurement: whole, whatever the run's own did
 		return s.anchor(ctx)
 	}
 	if err := s.parts.Router.UnmarshalJSON(s.state.Router); err != nil {

@@ -18,6 +18,7 @@ import (
 // comparisonPage is everything the report of a comparison shows.
 type comparisonPage struct {
 	Title, Command string
+	Set            []string // overrides of every arm, the file's and the command's
 	Facts          [][2]string
 	Figures        []template.HTML
 	Tables         []trainer.ComparedTable
@@ -50,7 +51,7 @@ func comparisonOf(name string, c trainer.Comparison) *comparisonPage {
 		v.command = "harness-s compare " + c.Plan.File
 	}
 	return &comparisonPage{
-		Title: "Comparison " + name, Command: v.command,
+		Title: "Comparison " + name, Command: v.command, Set: c.Plan.Set,
 		Facts: [][2]string{
 			{"runs", fmt.Sprintf("%d of %d", c.Done, c.Runs)}, {"arms", fmt.Sprint(len(c.Plan.Arms))}, {"seeds", fmt.Sprint(len(c.Plan.Seeds))},
 			{"harnesses", fmt.Sprint(len(c.Pool))}, {"time of all runs", duration(c.WallS)},
