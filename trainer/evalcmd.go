@@ -107,6 +107,7 @@ func (r *run) evalOnly(ctx context.Context, o EvalOptions) (res EvalResult, err 
 func (s *stepRun) knowRouter(ctx context.Context, o EvalOptions) error {
 	if len(s.state.Router) == 0 || o.Pool != "" || o.Anchor {
 		s.next.Anchors = 0 // a first measurement: whole, whatever the run's own did
+		s.next.Anchors = 0 // a first measurement, which router.budget does not bound
 		return s.anchor(ctx)
 	}
 	if err := s.parts.Router.UnmarshalJSON(s.state.Router); err != nil {

@@ -65,6 +65,8 @@ var mayChange = map[string]bool{
 	"rollout.endpoint": true, "rollout.deadline_s": true, "rollout.retries": true, "eval.every": true,
 	"eval.after": true, "eval.ends": true, "checkpoint.every": true, "checkpoint.keep": true,
 	"model.recompute": true, "optim.microbatch_tokens": true, "mismatch.kl": true, "mismatch.max_abs": true,
+	"router.llm.url": true, "router.llm.key_variable": true, "router.llm.timeout_s": true, "router.llm.retries": true,
+	"router.llm.concurrency": true, "router.llm.calls": true,
 	"mismatch.probe": true, "pool.path": true, // the folder's own copy is used
 }
 
