@@ -13,9 +13,9 @@ type (
 		hk, hv, dk, _                  int32
 	}
 	gdnWalkArgs struct {
-		q, k, P, A, gate, cu      uintptr
-		T, ch                     int64
-		hk, hv, dk, dv, stages, _ int32
+		q, k, P, A, gate, cu          uintptr
+		T, ch                         int64
+		hk, hv, dk, dv, stages, split int32
 	}
 	gdnScanArgs struct {
 		o, e, state, last uintptr
@@ -154,7 +154,7 @@ func (b *cudaBackend) gdn(o, saved, qkv, g, beta Buffer, s GDNShape, seg Segment
 	p.seg = b.segments(seg)
 	cut(b.scratch(pieceWords(scratch)), scratch)
 	p.runPrepare(qkv, g, beta, p.A)
-	in, launch := p.walk(qkv)
+	in, launch := p.walk(qkv, 16*p.dk/2+16*ChunkLen) // S in bf16, and e
 	p.scan.launch(b, launch.grid, launch.threads, launch.shared, gdnScanArgs{o: o.ptr, e: p.e.ptr, state: p.state.ptr,
 		last: p.last.ptr, in: in, v: p.values(qkv), first: p.first.ptr})
 }
@@ -174,7 +174,7 @@ func (b *cudaBackend) gdnBackward(dqkv, dg, dbeta, do, saved, qkv, g, beta Buffe
 	p.seg = b.segments(seg)
 	cut(b.scratch(pieceWords(scratch)), scratch)
 	p.runPrepare(qkv, g, beta, Buffer{})
-	in, launch := p.walk(qkv)
+	in, launch := p.walk(qkv, 16*ChunkLen+16*p.dk) // P'do and q'(gamma do)
 	p.scanBackward.launch(b, launch.grid, launch.threads, launch.shared, gdnScanBackwardArgs{dv: p.values(dqkv), dstate: p.dstate.ptr,
 		dfirst: p.dfirst.ptr, in: in, dout: do.ptr, dlast: p.dlast.ptr})
 	shared, ahead := p.backwardShared()
@@ -221,27 +221,29 @@ type gdnLaunch struct {
 	threads, shared int
 }
 
-// walk sizes the blocks of both walks, as GDNWalk of cu/gdn_walk.cuh lays its shared memory out. Neither the warps of a
-// block nor the stages change a bit of the result.
-func (p *gdnPass) walk(qkv Buffer) (gdnWalkArgs, gdnLaunch) {
-	const warps = 2
-	own := 16 * p.tile(max(p.dk, ChunkLen))
-	pairs := 0
+// walk sizes the blocks of a walk as GDNWalk of cu/gdn_walk.cuh lays its shared memory out; hand is how many values a state
+// warp and its helper share. Neither helpers nor stages change a bit of the result.
+func (p *gdnPass) walk(qkv Buffer, hand int) (gdnWalkArgs, gdnLaunch) {
+	const pairs, loaders = 2, 4
+	own, matrices := 16*p.tile(max(p.dk, ChunkLen)), 2*ChunkLen*p.tile(ChunkLen)
 	if p.dtype == BF16 {
 		own = 2 * ChunkLen * 24
+	} else if p.dk == 128 {
+		matrices = 2 * 8 * 4
 	}
-	if p.dtype == BF16 || p.dk < 128 {
-		pairs = 2 * p.tile(ChunkLen)
-	}
-	stage := ChunkLen * (32 + 2*p.tile(p.dk) + pairs + p.tile(16*warps))
-	stages := 1
-	if warps*own+2*stage <= p.shared {
-		stages = 2
+	stage := ChunkLen*(2*32+2*p.tile(p.dk)+p.tile(16*pairs)) + matrices
+	at := func(split, stages int) int { return pairs*(own+split*2*4*hand) + stages*stage }
+	split, stages := 0, 1
+	for _, try := range [][2]int{{1, 3}, {1, 2}, {0, 2}} {
+		if at(try[0], try[1]) <= p.shared && (try[0] == 0 || p.dtype == BF16) {
+			split, stages = try[0], try[1]
+			break
+		}
 	}
 	return gdnWalkArgs{q: qkv.ptr, k: qkv.ptr + uintptr(p.Hk*p.Dk*p.dtype.Bytes()), P: p.P.ptr, A: p.A.ptr, gate: p.gate.ptr, cu: p.seg.cu.ptr,
-			T: int64(p.T), ch: int64(p.Channels()),
-			hk: int32(p.Hk), hv: int32(p.Hv), dk: int32(p.Dk), dv: int32(p.Dv), stages: int32(stages)},
-		gdnLaunch{grid(p.rows, p.Hv, blocks(p.Dv, 16*warps)), 32 * warps, warps*own + stages*stage}
+			T: int64(p.T), ch: int64(p.Channels()), hk: int32(p.Hk), hv: int32(p.Hv), dk: int32(p.Dk), dv: int32(p.Dv),
+			stages: int32(stages), split: int32(split)},
+		gdnLaunch{grid(p.rows, p.Hv, blocks(p.Dv, 16*pairs)), 32 * (2*pairs + loaders), at(split, stages)}
 }
 
 // backwardThreads and backwardShared follow GDNBackward of cu/gdn_backward.cu.

@@ -27,7 +27,7 @@ var mutantTests = map[string]string{
 	"embed.cu":              "^TestDeviceEmbedBackward$",
 	"gates.cu":              "^TestDeviceGDNGates$",
 	"gdn.cuh":               "^TestDeviceGDNReference$",
-	"gdn_backward.cu":       "^TestDeviceGDNReference$",
+	"gdn_backward.cu":       "^TestDeviceGDN(Reference|Order)$",
 	"gdn_prepare.cu":        "^TestDeviceGDNReference$",
 	"gdn_walk.cuh":          "^TestDeviceGDN(Reference|Order)$",
 	"gnorm.cu":              "^TestDeviceGatedRMSNorm$",

@@ -100,22 +100,6 @@ HD void load_part(T *dst, const T *src, i64 stride, int valid, int cols, int thr
     }
 }
 
-// load_part for sizes known at run time: `rows` rows of 1<<log pieces of 16 bytes.
-template <class T> HD void load_part(T *dst, int ld, const T *src, i64 stride, int rows, int log, int valid, int cols) {
-    constexpr int PER = 16 / sizeof(T);
-    for (int i = threadIdx.x; i < rows << log; i += blockDim.x) {
-        int r = i >> log, c = (i & ((1 << log) - 1)) * PER;
-        bool ok = r < valid && c < cols;
-        cp_async16(dst + r * ld + c, src + (ok ? r * stride + c : 0), ok);
-    }
-}
-// log_pieces is the log of load_part for a row of n values, n a power of two.
-template <class T> HD int log_pieces(int n) {
-    int log = 0;
-    while ((16 / (int)sizeof(T)) << log < n) log++;
-    return log;
-}
-
 // Rows is a warp's [16,16·KB] left operand made from an fp32 result: in registers in bf16, in the warp's own piece of
 // shared memory (16 rows of LD values) in fp32.
 template <class T, int KB> struct Rows;
@@ -149,15 +133,15 @@ enum Shape { FULL, UPPER, LOWER }; // UPPER: k <= n, LOWER: k >= n
 template <bool TB, Shape SHAPE, int KB, int NT>
 HD void rows_mma(Frag<1, NT> &acc, const Rows<bf16, KB> &a, const bf16 *B, int ldb) {
     int l = lane_id();
-    const bf16 *p = TB ? B + (l & 15) * ldb + (l >> 4) * 8 : B + ((l & 7) + (l >> 4) * 8) * ldb + ((l >> 3) & 1) * 8;
+    SharedAt at = shared_at(TB ? B + (l & 15) * ldb + (l >> 4) * 8 : B + ((l & 7) + (l >> 4) * 8) * ldb + ((l >> 3) & 1) * 8);
 #pragma unroll
     for (int k = 0; k < KB; k++)
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
             if ((SHAPE == UPPER && k > n / 2) || (SHAPE == LOWER && k < n / 2)) continue;
             u32 b[4];
-            if (TB) ldmatrix_x4_trans(b, p + 16 * k * ldb + 8 * n);
-            else ldmatrix_x4(b, p + 8 * n * ldb + 16 * k);
+            if (TB) load_matrices_trans(b, at + 2 * (16 * k * ldb + 8 * n));
+            else load_matrices(b, at + 2 * (8 * n * ldb + 16 * k));
             u32 b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
             mma_bf16(acc.v[0][n], a.r[k], b0);
             mma_bf16(acc.v[0][n + 1], a.r[k], b1);
@@ -196,10 +180,11 @@ template <bool TB> HD void pair_mma(Frag<1, 8> &acc, const Rows<float, 4> &a, co
 // get_transposed reads f [16,64] = the transpose of columns 0..15 of a tile of 64 rows.
 HD void get_transposed(Frag<1, 8> &f, const bf16 *tile, int ld) {
     int l = lane_id();
+    SharedAt at = shared_at(tile + ((l & 7) + (l >> 4) * 8) * ld + ((l >> 3) & 1) * 8);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         u32 a[4];
-        ldmatrix_x4_trans(a, tile + (16 * k + (l & 7) + (l >> 4) * 8) * ld + ((l >> 3) & 1) * 8);
+        load_matrices_trans(a, at + 2 * 16 * k * ld);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             f.v[0][2 * k + (i >> 1)][2 * (i & 1)] = bits_to_float(a[i] << 16);

@@ -260,8 +260,8 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
     Frag<1, NK> dq, dk;
     dq.zero(), dk.zero();
 #pragma unroll 1
-    for (int h = kh * group; h < (kh + 1) * group; h++) {
-        const GDNGate *gate = sh.gate[(h - kh * group) & 1];
+    for (int head = 0; head < group; head++) {
+        const GDNGate *gate = sh.gate[head & 1];
         Frag<2, NP> RF;
         RF.zero();
         {
@@ -338,7 +338,7 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
         }
         pair_sums(pairs.part, Wt, B::LDW, gate);
         __syncthreads();
-        if (warp_id() == 0) finish_gates<T, DK>(a, sh, gate, c.t0, n, h);
+        if (warp_id() == 0) finish_gates<T, DK>(a, sh, gate, c.t0, n, kh * group + head);
         leave();
     }
     __syncthreads();
