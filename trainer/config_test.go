@@ -52,11 +52,17 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Every recipe in the tree is a valid config.
+// Every recipe in the tree is a valid config, or a comparison of configs.
 func TestRecipes(t *testing.T) {
 	paths, _ := filepath.Glob(filepath.Join(testutil.Root(t), "recipes", "*.yaml"))
 	for _, p := range paths {
-		if _, err := LoadConfig(p, nil); err != nil {
+		var err error
+		if strings.HasPrefix(filepath.Base(p), "compare") {
+			_, err = LoadComparePlan(p)
+		} else {
+			_, err = LoadConfig(p, nil)
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	}
