@@ -184,7 +184,7 @@ func shortName(s string) bool {
 
 // plainText is one line of at most max bytes without control characters.
 func plainText(s string, max int) string {
-	s = strings.ToValidUTF8(s, "")
+	s = strings.ToValidUTF8(s[:min(len(s), 4*max)], "") // more would be work for nothing: texts may be hostile
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	return strings.ToValidUTF8(s[:min(len(s), max)], "")
 }

@@ -52,6 +52,8 @@ const (
 	maxTrace      = 6 << 10
 	maxTurnText   = 600 // of what a turn says, each of its calls, and what it sees
 	minTurnText   = 80
+	endTurns      = 20 // shown of the beginning and of the end
+	maxCalls      = 8  // shown of a turn
 	maxGraderText = 600
 	maxProblem    = 600
 	maxToolText   = 400
@@ -70,21 +72,19 @@ func labelQuestion(parent *harness.Spec, batch []*rollout.Record) string {
 	return b.String()
 }
 
-// traceText is a failed attempt, shortened piece by piece so that as many turns as can be are seen.
+// traceText is a failed attempt, shortened piece by piece so that as many turns as can be are seen. Of a very long one the
+// turns in the middle are left out.
 func traceText(r *rollout.Record) string {
 	var b strings.Builder
-	piece := min(maxTurnText, max(minTurnText, maxTrace/(2*len(r.Turns)+1)))
 	fmt.Fprintf(&b, "kind of task: %s; ended: %s; success: no\n", plainText(r.TaskKind, maxName), r.Status)
+	shown := min(len(r.Turns), 2*endTurns)
+	piece := min(maxTurnText, max(minTurnText, maxTrace/(2*shown+1)))
 	for i, t := range r.Turns {
-		fmt.Fprintf(&b, "turn %d, %s: %s\n", i, t.Role, plainText(t.Text, piece))
-		for _, c := range t.Calls {
-			b.WriteString("  calls " + plainText(callText(c), piece) + "\n")
-		}
-		if t.Observation != "" {
-			b.WriteString("  sees " + plainText(t.Observation, piece) + "\n")
-		}
-		if t.Refused != "" {
-			b.WriteString("  not run: rule " + plainText(t.Refused, maxName) + "\n")
+		switch {
+		case i < endTurns || i >= len(r.Turns)-endTurns:
+			turnText(&b, i, t, piece)
+		case i == endTurns:
+			fmt.Fprintf(&b, "... %d turns are left out ...\n", len(r.Turns)-shown)
 		}
 	}
 	if len(r.Grader) > 0 {
@@ -93,12 +93,34 @@ func traceText(r *rollout.Record) string {
 	return b.String()
 }
 
-func callText(c chat.ToolCall) string {
-	var args []string
-	for _, a := range c.Args {
-		args = append(args, a.Key+"="+string(a.Value))
+// turnText writes one turn, each piece of it at most so many bytes.
+func turnText(b *strings.Builder, i int, t rollout.Turn, piece int) {
+	fmt.Fprintf(b, "turn %d, %s: %s\n", i, plainText(t.Role, maxName), plainText(t.Text, piece))
+	for _, c := range t.Calls[:min(len(t.Calls), maxCalls)] {
+		b.WriteString("  calls " + plainText(callText(c, 4*piece), piece) + "\n")
 	}
-	return c.Name + "(" + strings.Join(args, ", ") + ")"
+	if t.Observation != "" {
+		b.WriteString("  sees " + plainText(t.Observation, piece) + "\n")
+	}
+	if t.Refused != "" {
+		b.WriteString("  not run: rule " + plainText(t.Refused, maxName) + "\n")
+	}
+}
+
+// callText is a call; it stops where more than max bytes are written.
+func callText(c chat.ToolCall, max int) string {
+	var b strings.Builder
+	b.WriteString(c.Name[:min(len(c.Name), max)] + "(")
+	for i, a := range c.Args {
+		if b.Len() > max {
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.Key[:min(len(a.Key), max)] + "=" + string(a.Value[:min(len(a.Value), max)]))
+	}
+	return b.String() + ")"
 }
 
 // causeWhys is how many sentences stand for a cause.
