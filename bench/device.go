@@ -125,7 +125,7 @@ func timeCase(be kernels.Flat, c Case, repeat int) ([]float64, error) {
 func (m *Measurement) rate(c Case, info cuda.DeviceInfo) {
 	m.Ms = median(m.Runs)
 	m.TFLOPS, m.GBs = c.Cost.FLOP/m.Ms/1e9, c.Cost.Bytes/m.Ms/1e6
-	d, known := modelDeviceOf(info)
+	d, known := DataSheet(info)
 	if known {
 		roofline, bound := d.roofline(c.Cost)
 		m.Bound, m.Peak = bound, roofline/m.Ms
@@ -138,8 +138,8 @@ func (m *Measurement) rate(c Case, info cuda.DeviceInfo) {
 	}
 }
 
-// modelDeviceOf finds a device's data sheet by the name that its driver gives, for example "NVIDIA H200".
-func modelDeviceOf(info cuda.DeviceInfo) (ModelDevice, bool) {
+// DataSheet finds a device's data sheet by the name that its driver gives, for example "NVIDIA H200".
+func DataSheet(info cuda.DeviceInfo) (ModelDevice, bool) {
 	name := strings.ReplaceAll(strings.ToLower(info.Name), " ", "")
 	for _, d := range modelDevices {
 		if strings.Contains(name, d.Key) && d.Major == info.Major {

@@ -46,7 +46,7 @@ func MeasureStep(o DeviceOptions) (Measurement, error) {
 	}
 	m.Ms = median(m.Runs)
 	m.TFLOPS, m.TokensPerS = m.FLOP/m.Ms/1e9, f(o.Tokens)/m.Ms*1e3
-	if d, ok := modelDeviceOf(info); ok {
+	if d, ok := DataSheet(info); ok {
 		m.Bound, m.Peak = "compute", m.FLOP/d.BF16*1e3/m.Ms
 	}
 	if o.Size == "9b" && o.Tokens == 32768 {

@@ -62,6 +62,15 @@ func Open(threads int, o DeviceOptions) ([]Backend, error) {
 	return []Backend{b}, nil
 }
 
+// InfoOf describes the device of a backend, false where that is the host.
+func InfoOf(be Backend) (info cuda.DeviceInfo, dtype DType, ok bool) {
+	b, ok := be.(*cudaBackend)
+	if !ok {
+		return cuda.DeviceInfo{}, F32, false
+	}
+	return b.dev.Info(), b.dtype, true
+}
+
 // FirstDevice describes the machine's first GPU.
 func FirstDevice() (cuda.DeviceInfo, error) {
 	rt, err := cuda.Open(cuda.Options{})

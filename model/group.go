@@ -100,6 +100,9 @@ func (g *Group) Accumulate(batches []Batch, opt ForwardOptions, grad func(i int,
 	return nil
 }
 
+// Ranks is the number of devices, of all nodes.
+func (g *Group) Ranks() int { return g.world }
+
 // TakesObjectives says whether Learn works on this group's backend, which is the same on every node.
 func (g *Group) TakesObjectives() bool { return g.ranks[0].TakesObjectives() }
 

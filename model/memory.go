@@ -45,7 +45,27 @@ func activationWords(cfg *Config, tokens int, recompute bool) int {
 // FLOPs is the floating-point operations for one token at the end of a context of that many tokens: forward, and forward
 // plus backward. A multiply-add counts as two; recompute adds a forward pass without the head.
 func (c *Config) FLOPs(context int) (forward, training int64) {
-	matrices := int64(c.Vocab) * int64(c.Hidden) // the head
+	forward = c.bodyFLOPs(context) + c.headFLOPs()
+	return forward, 3 * forward
+}
+
+// BatchFLOPs is the floating-point operations of a forward pass over a batch, whose head sees the wanted tokens alone. A
+// multiply-add counts as two; training takes three times as many.
+func (c *Config) BatchFLOPs(b Batch) float64 {
+	n := float64(len(b.wanted())) * float64(c.headFLOPs())
+	perPair := float64(c.bodyFLOPs(1) - c.bodyFLOPs(0))
+	for row := range b.Rows() {
+		length := float64(b.Cu[row+1] - b.Cu[row])
+		n += length*float64(c.bodyFLOPs(0)) + length*length/2*perPair
+	}
+	return n
+}
+
+func (c *Config) headFLOPs() int64 { return 2 * int64(c.Vocab) * int64(c.Hidden) }
+
+// bodyFLOPs is a forward pass of one token at the end of a context, without the head.
+func (c *Config) bodyFLOPs(context int) int64 {
+	matrices := int64(0)
 	for _, p := range c.paramList() {
 		if len(p.Shape) == 2 && p.Name != headName && p.Name != c.textPrefix()+"embed_tokens.weight" {
 			matrices += int64(p.size())
@@ -55,8 +75,7 @@ func (c *Config) FLOPs(context int) (forward, training int64) {
 	gdn := int64(c.count(LinearAttention)) * int64(c.GDNHv) *
 		(2*3*int64(c.Dk)*int64(c.Dv) + chunk*(2*int64(c.Dk)+2*int64(c.Dv))) // state read twice and written; half the chunk's pairs, twice
 	attn := int64(c.count(FullAttention)) * 4 * int64(context) * int64(c.Hq*c.D)
-	forward = 2*matrices + gdn + attn
-	return forward, 3 * forward
+	return 2*matrices + gdn + attn
 }
 
 // CacheBytes is the memory of one block of kernels.ChunkLen tokens in a Decoder's cache: keys and values of every

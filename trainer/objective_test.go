@@ -160,7 +160,7 @@ func (got taken) alike(t *testing.T, what string, want taken) {
 		t.Errorf("%s: tokens and clips %d %d %d, want %d %d %d", what, s.Tokens, s.ClipLow, s.ClipHigh, w.Tokens, w.ClipLow, w.ClipHigh)
 	}
 	for name, v := range want.out {
-		if strings.HasPrefix(name, "time/") {
+		if strings.HasPrefix(name, "time/") || strings.HasPrefix(name, "perf/") {
 			continue
 		}
 		if g, ok := got.out[name]; !ok || !(math.Abs(g-v) <= 1e-4*math.Abs(v)+1e-6) {
@@ -217,8 +217,8 @@ func TestDirectLossOnSeveralDevices(t *testing.T) {
 	}
 }
 
-// TestDirectLossBeginsAtRatioOne: in the first update every ratio is exactly 1, in bf16 too, whatever the step's padding; the
-// log-probs and entropies are the two-pass path's to the bit, and so are the derivatives up to their last place.
+// TestDirectLossBeginsAtRatioOne: in the first update every ratio is exactly 1, in bf16 too, and entropies are the two-pass path's
+// to the bit.
 func TestDirectLossBeginsAtRatioOne(t *testing.T) {
 	dir := planPolicy(t)
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {

@@ -38,6 +38,13 @@ type ObjectiveLearner interface {
 	Learn(batches []model.Batch, opt model.ForwardOptions, objectives []model.Objective, note func(i int, s model.Stats)) error
 }
 
+// MeteredLearner is a Learner that knows what its work takes.
+type MeteredLearner interface {
+	Learner
+	FLOP(b model.Batch) float64 // of a forward pass; a third of forward and backward together
+	PeakFLOPS() float64         // a second, of all its devices together by their data sheet; 0: not known
+}
+
 // Actor runs attempts: the rollout side as the loop sees it.
 type Actor interface {
 	// Collect returns one record a job, in the jobs' order. Broken attempts were retried; one that stayed broken

@@ -3,7 +3,6 @@ package trainer
 import (
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -26,7 +25,6 @@ func (c *clock) lap(out metrics) { out["time/step"] = time.Since(c.begun).Second
 func (s *stepRun) perf() {
 	if t := s.out["time/step"]; t > 0 && s.n > 0 { // step 0 trains nothing
 		s.out["perf/tokens_per_s"] = s.out["tokens/policy"] / t
-		s.out["perf/mfu"] = math.NaN() // null: a share of the peak, and no peak is known of a CPU
 	}
 	if rss := residentBytes(); rss > 0 {
 		s.out["perf/rss_bytes"] = float64(rss)

@@ -27,6 +27,7 @@ type updater struct {
 
 	entropy, norm, lossSum mean
 	stats                  loss.Stats
+	flop                   float64 // of the model, as formulas count it: nothing that is computed again
 }
 
 // run is the update part of a step. Weights are those that sampled the batch when it starts.
@@ -45,7 +46,19 @@ func (u *updater) run(batches []minibatch) error {
 		return nil
 	})
 	u.report()
+	u.reportUse()
 	return err
+}
+
+// reportUse fills in the share of the devices' peak that the model's arithmetic was while they trained: not a number, null in
+// the metrics, where no peak is known.
+func (u *updater) reportUse() {
+	u.out["perf/mfu"] = math.NaN()
+	if l, ok := u.learner.(MeteredLearner); ok {
+		if peak := l.PeakFLOPS(); peak > 0 {
+			u.out["perf/mfu"] = u.flop / peak / (u.out["time/logprob"] + u.out["time/update"])
+		}
+	}
 }
 
 // recomputeOld takes the log-probs that later minibatches need before the first update changes the weights.
@@ -64,6 +77,7 @@ func (u *updater) recomputeOld(batches []minibatch) error {
 		if i == 0 {
 			continue
 		}
+		u.count(&batches[i], 1)
 		scored, err := u.learner.Score(batches[i].forModel(), u.forwardOptions())
 		if err != nil {
 			return fmt.Errorf("old log-probs: %w", err)
@@ -122,6 +136,7 @@ func (u *updater) minibatch(m *minibatch, epoch, index int) error {
 
 // accumulate adds a minibatch's gradient and returns its loss.
 func (u *updater) accumulate(m *minibatch) (total float64, err error) {
+	u.count(m, 3)
 	if u.direct != nil {
 		return u.learn(m)
 	}
@@ -131,6 +146,17 @@ func (u *updater) accumulate(m *minibatch) (total float64, err error) {
 		return coef, nil
 	})
 	return total, err
+}
+
+// count adds what passes over a minibatch take, in forward passes.
+func (u *updater) count(m *minibatch, passes float64) {
+	l, ok := u.learner.(MeteredLearner)
+	if !ok {
+		return
+	}
+	for _, b := range m.forModel() {
+		u.flop += passes * l.FLOP(b)
+	}
 }
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
