@@ -111,9 +111,6 @@ func newHTTP(conns int) *http.Client {
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Model is the name of the model asked.
-func (c *Client) Model() string { return c.opt.Model }
-
 // Counters is a copy of the counts so far.
 func (c *Client) Counters() Counters {
 	c.mu.Lock()
