@@ -51,6 +51,9 @@
     X(launch, "cuLaunchKernel",                                                                                                \
       (uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,      \
        uintptr_t stream, void **params, void **extra))                                                                         \
+    X(tensor_map, "cuTensorMapEncodeTiled",                                                                                    \
+      (void *map, int type, uint32_t rank, void *base, const uint64_t *dims, const uint64_t *strides, const uint32_t *box,     \
+       const uint32_t *steps, int interleave, int swizzle, int promotion, int fill))                                           \
     X(capture_begin, "cuStreamBeginCapture_v2", (uintptr_t stream, int mode))                                                  \
     X(capture_end, "cuStreamEndCapture", (uintptr_t stream, uintptr_t *graph))                                                 \
     X(graph_instantiate, "cuGraphInstantiateWithFlags", (uintptr_t * exec, uintptr_t graph, unsigned long long flags))         \
@@ -145,6 +148,10 @@ enum {
     HS_FUNCTION_LOCAL_SIZE_BYTES = 3,
     HS_FUNCTION_NUM_REGS = 4,
     HS_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+
+    HS_TENSOR_MAP_BFLOAT16 = 9,
+    HS_TENSOR_MAP_SWIZZLE_128B = 3,
+    HS_TENSOR_MAP_L2_256B = 3,
 
     HS_JIT_ERROR_LOG_BUFFER = 5,
     HS_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,

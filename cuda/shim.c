@@ -264,6 +264,17 @@ int hs_launch(hs_device *d, uintptr_t function, unsigned gx, unsigned gy, unsign
     return d->r->launch(function, gx, gy, gz, threads, 1, 1, shared, stream, NULL, extra);
 }
 
+int hs_tensor_map(hs_device *d, void *map, uint64_t base, uint64_t rows, uint64_t columns, uint32_t box_rows, uint32_t box_columns) {
+    ENTER(d);
+    _Alignas(64) unsigned char own[128];
+    const uint64_t dims[2] = {columns, rows}, strides[1] = {columns * 2};
+    const uint32_t box[2] = {box_columns, box_rows}, steps[2] = {1, 1};
+    int code = d->r->tensor_map(own, HS_TENSOR_MAP_BFLOAT16, 2, (void *)(uintptr_t)base, dims, strides, box, steps, 0, HS_TENSOR_MAP_SWIZZLE_128B,
+                                HS_TENSOR_MAP_L2_256B, 0);
+    memcpy(map, own, sizeof own);
+    return code;
+}
+
 // Graphs.
 
 int hs_capture_begin(hs_device *d, uintptr_t stream) { ENTER(d); return d->r->capture_begin(stream, HS_CAPTURE_RELAXED); }

@@ -61,6 +61,10 @@ int hs_function_params(hs_device *d, uintptr_t function, int64_t *bytes);
 int hs_launch(hs_device *d, uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
               uintptr_t stream, const void *args, size_t bytes);
 
+// hs_tensor_map writes the 128 bytes of a map of a bf16 matrix [rows, columns], rows one after another, for boxes of
+// box_rows and box_columns (of 128 bytes at most, swizzled over as many).
+int hs_tensor_map(hs_device *d, void *map, uint64_t base, uint64_t rows, uint64_t columns, uint32_t box_rows, uint32_t box_columns);
+
 int hs_capture_begin(hs_device *d, uintptr_t stream);
 int hs_capture_end(hs_device *d, uintptr_t stream, uintptr_t *exec);
 int hs_graph_launch(hs_device *d, uintptr_t exec, uintptr_t stream);

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"unsafe"
 
 	"harness-s/cuda"
 	"harness-s/cuda/sim"
+	"harness-s/internal/hsm"
 )
 
 // sources are the device kernels: the simulator is built from them, modules are checked against them.
@@ -37,6 +39,7 @@ type cudaBackend struct {
 	stream    *cuda.Stream // compute: everything but collectives
 	dtype     DType
 	functions []*cuda.Function // by kernel.id
+	sm90      bool             // use the kernels that are made for compute capability 9.0
 	live      map[uintptr]allocation
 	work      Buffer // scratch
 	poisoned  bool   // fill scratch with NaN before use, for tests
@@ -140,41 +143,54 @@ func openDevice(set *deviceSet, i int, dtype DType) (*cudaBackend, error) {
 	if err != nil {
 		return nil, err
 	}
-	modules, err := loadModules(set.name, dev)
+	modules, arch, err := loadModules(set.name, dev)
 	if err != nil {
 		return nil, err
 	}
-	functions, err := loadKernels(modules, dtype)
+	functions, err := loadKernels(modules, dtype, arch)
 	if err != nil {
 		return nil, err
 	}
 	set.mu.Lock()
 	set.open++
 	set.mu.Unlock()
-	return &cudaBackend{set: set, dev: dev, stream: dev.Stream(), dtype: dtype, functions: functions,
+	return &cudaBackend{set: set, dev: dev, stream: dev.Stream(), dtype: dtype, functions: functions, sm90: wantSM90(dev.Info()),
 		live: map[uintptr]allocation{}, ranks: ranks{world: 1}}, nil
 }
 
-// loadModules loads the images made for the device. The simulator has its kernels built in.
-func loadModules(name string, dev *cuda.Device) ([]*cuda.Module, error) {
+// wantSM90 says whether a device takes the kernels made for its compute capability, which HARNESS_S_SM90=off forbids: its
+// products of tiles are then mma.sync's, as everywhere else.
+func wantSM90(info cuda.DeviceInfo) bool {
+	return info.Major == 9 && info.Minor == 0 && os.Getenv("HARNESS_S_SM90") != "off"
+}
+
+// loadModules loads the images made for the device, whose architecture it gives. The simulator has the kernels of all built
+// in: its architecture is "".
+func loadModules(name string, dev *cuda.Device) (list []*cuda.Module, arch string, err error) {
 	if name == "sim" {
 		m, err := dev.LoadModule("simulator", []byte("HSSIM"))
-		return []*cuda.Module{m}, err
+		return []*cuda.Module{m}, "", err
 	}
 	info := dev.Info()
-	var out []*cuda.Module
+	cc := 10*info.Major + info.Minor
+	if arch, err = moduleArch(cc); err != nil {
+		return nil, "", err
+	}
 	for _, file := range moduleFiles() {
-		image, err := moduleImage(file, 10*info.Major+info.Minor)
+		if !slices.Contains(hsm.ArchsOf(file), arch) {
+			continue
+		}
+		image, err := moduleImage(file, cc)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		m, err := dev.LoadModule(file, image)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		out = append(out, m)
+		list = append(list, m)
 	}
-	return out, nil
+	return list, arch, nil
 }
 
 // Name is "cuda" or "sim".

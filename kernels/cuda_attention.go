@@ -121,28 +121,33 @@ func (b *cudaBackend) needAttention(op string, s AttnShape, T int, queries, keys
 	}
 }
 
-// Attention: causal within each row, scale D^-0.5. A row's bits depend on the row and on the device's limit of shared
-// memory, which chooses the tiles.
+// Attention: causal within each row, scale D^-0.5. A row's bits depend on the row and on the device, which chooses the
+// kernel and its tiles.
 func (b *cudaBackend) Attention(o, lse, q, k, v Buffer, s AttnShape, seg Segments) {
-	b.attention(o, lse, q, k, v, s, seg, b.dev.Info().SharedOptin)
+	b.attention(o, lse, q, k, v, s, seg, b.attentionPath())
 }
 
 // AttentionBackward: dq, dk, dv = ....
 func (b *cudaBackend) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, s AttnShape, seg Segments) {
-	b.attentionBackward(dq, dk, dv, do, o, lse, q, k, v, s, seg, b.dev.Info().SharedOptin)
+	b.attentionBackward(dq, dk, dv, do, o, lse, q, k, v, s, seg, b.attentionPath())
 }
 
-func (b *cudaBackend) attention(o, lse, q, k, v Buffer, s AttnShape, seg Segments, limit int) {
+func (b *cudaBackend) attention(o, lse, q, k, v Buffer, s AttnShape, seg Segments, path attentionPath) {
 	T := seg.Tokens()
 	b.needAttention("Attention", s, T, map[string]Buffer{"o": o, "q": q}, map[string]Buffer{"k": k, "v": v})
 	if !lse.IsNil() {
 		need("Attention", "lse", lse, T*s.Hq)
 	}
 	rows := b.segments(seg)
-	b.launchAttention(attentionArgs{
+	args := attentionArgs{
 		o: o.ptr, lse: lse.ptr, q: q.ptr, k: k.ptr, v: v.ptr, rows: rows.attention(),
 		hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s),
-	}, rows.chunks, limit)
+	}
+	if k := chooseSM90(attentionForwardSM90, b.dtype, s.D, path); k != nil && T > 0 {
+		b.launchAttentionSM90(k, args, T, rows.chunks)
+		return
+	}
+	b.launchAttention(args, rows.chunks, path.limit)
 }
 
 func (b *cudaBackend) launchAttention(a attentionArgs, chunks, limit int) {
@@ -150,7 +155,7 @@ func (b *cudaBackend) launchAttention(a attentionArgs, chunks, limit int) {
 	k.launchTiles(b, chunks, int(a.hq), forwardShared(k), a)
 }
 
-func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, s AttnShape, seg Segments, limit int) {
+func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, s AttnShape, seg Segments, path attentionPath) {
 	const op = "AttentionBackward"
 	T := seg.Tokens()
 	b.needAttention(op, s, T, map[string]Buffer{"dq": dq, "do": do, "o": o, "q": q}, map[string]Buffer{"dk": dk, "dv": dv, "k": k, "v": v})
@@ -163,7 +168,7 @@ func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, 
 	}
 	const deltaThreads = 256 // a warp an element
 	kAttentionDelta.launch(b, grid(blocks(T*s.Hq, deltaThreads/32), 1, 1), deltaThreads, 0, args)
-	b.launchAttentionGradients(args, rows.chunks, limit)
+	b.launchAttentionGradients(args, rows.chunks, path.limit)
 }
 
 // launchAttentionGradients is the backward pass after delta.

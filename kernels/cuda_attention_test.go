@@ -15,34 +15,51 @@ const (
 	limit90 = 227 << 10
 )
 
+var (
+	path86 = attentionPath{limit: limit86}
+	path80 = attentionPath{limit: limit80}
+	path90 = attentionPath{limit: limit90} // sm_90 with the kernels of all devices
+	sm90   = attentionPath{limit: limit90, sm90: true}
+)
+
+func (p attentionPath) String() string {
+	if p.sm90 {
+		return "sm90"
+	}
+	return fmt.Sprintf("%dK", p.limit>>10)
+}
+
 // attnDeviceCases have every head dim of the tables, exact and padded, and groups of 1 to 4 query heads.
 var attnDeviceCases = []struct {
 	s      AttnShape
-	limit  int
+	path   attentionPath
 	dtypes []DType
 	rows   []int
 }{
-	{AttnShape{Hq: 1, Hk: 1, D: 16}, limit86, []DType{F32, BF16}, edgeRows},
-	{AttnShape{Hq: 4, Hk: 2, D: 32}, limit86, []DType{F32, BF16}, edgeRows},
-	{AttnShape{Hq: 3, Hk: 1, D: 48}, limit86, []DType{F32, BF16}, edgeRows},
-	{AttnShape{Hq: 4, Hk: 1, D: 64}, limit86, []DType{F32, BF16}, []int{66, 1, 150}},
-	{AttnShape{Hq: 2, Hk: 2, D: 80}, limit86, []DType{F32, BF16}, []int{17, 130}},
-	{AttnShape{Hq: 2, Hk: 1, D: 128}, limit86, []DType{F32, BF16}, []int{129, 3}},
-	{AttnShape{Hq: 2, Hk: 1, D: 256}, limit86, []DType{F32, BF16}, []int{5, 100}},
-	{AttnShape{Hq: 1, Hk: 1, D: 208}, limit86, []DType{F32, BF16}, []int{65}},
-	{AttnShape{Hq: 2, Hk: 1, D: 256}, limit80, []DType{BF16}, []int{70, 0, 150}},
-	{AttnShape{Hq: 4, Hk: 1, D: 256}, limit90, []DType{BF16}, []int{70, 0, 150}},
-	{AttnShape{Hq: 1, Hk: 1, D: 144}, limit90, []DType{BF16}, []int{200}},
+	{AttnShape{Hq: 1, Hk: 1, D: 16}, path86, []DType{F32, BF16}, edgeRows},
+	{AttnShape{Hq: 4, Hk: 2, D: 32}, path86, []DType{F32, BF16}, edgeRows},
+	{AttnShape{Hq: 3, Hk: 1, D: 48}, path86, []DType{F32, BF16}, edgeRows},
+	{AttnShape{Hq: 4, Hk: 1, D: 64}, path86, []DType{F32, BF16}, []int{66, 1, 150}},
+	{AttnShape{Hq: 2, Hk: 2, D: 80}, path86, []DType{F32, BF16}, []int{17, 130}},
+	{AttnShape{Hq: 2, Hk: 1, D: 128}, path86, []DType{F32, BF16}, []int{129, 3}},
+	{AttnShape{Hq: 2, Hk: 1, D: 256}, path86, []DType{F32, BF16}, []int{5, 100}},
+	{AttnShape{Hq: 1, Hk: 1, D: 208}, path86, []DType{F32, BF16}, []int{65}},
+	{AttnShape{Hq: 2, Hk: 1, D: 256}, path80, []DType{BF16}, []int{70, 0, 150}},
+	{AttnShape{Hq: 4, Hk: 1, D: 256}, path90, []DType{BF16}, []int{70, 0, 150}},
+	{AttnShape{Hq: 1, Hk: 1, D: 144}, path90, []DType{BF16}, []int{200}},
+	{AttnShape{Hq: 2, Hk: 1, D: 128}, sm90, []DType{BF16}, []int{129, 3, 300}},
+	{AttnShape{Hq: 2, Hk: 1, D: 256}, sm90, []DType{BF16}, []int{1, 2, 3, 63, 0, 64, 65, 127, 128, 129, 1}},
+	{AttnShape{Hq: 4, Hk: 1, D: 256}, sm90, []DType{BF16}, []int{70, 0, 350}},
 }
 
 // attnDeviceRun is forward and backward with the tiles of a limit: o, lse, dq, dk, dv.
-func attnDeviceRun(r *deviceRig, s AttnShape, limit int, seg Segments, in [][]float32) [][]float32 {
+func attnDeviceRun(r *deviceRig, s AttnShape, path attentionPath, seg Segments, in [][]float32) [][]float32 {
 	T := seg.Tokens()
 	nq, nk := T*s.Hq*s.D, T*s.Hk*s.D
 	o, lse, dq, dk, dv := r.fillAct(nq), r.fill(T*s.Hq, nan32), r.fillAct(nq), r.fillAct(nk), r.fillAct(nk)
 	q, k, v := r.act(in[0]), r.act(in[1]), r.act(in[2])
-	r.attention(o, lse, q, k, v, s, seg, limit)
-	r.attentionBackward(dq, dk, dv, r.act(in[3]), o, lse, q, k, v, s, seg, limit)
+	r.attention(o, lse, q, k, v, s, seg, path)
+	r.attentionBackward(dq, dk, dv, r.act(in[3]), o, lse, q, k, v, s, seg, path)
 	out := [][]float32{r.getAct(o, nq), r.get(lse), r.getAct(dq, nq), r.getAct(dk, nk), r.getAct(dv, nk)}
 	if err := r.Sync(); err != nil {
 		r.Fatal(err)
@@ -61,11 +78,11 @@ func attnDeviceInputs(r *deviceRig, s AttnShape, T int) [][]float32 {
 func TestDeviceAttentionReference(t *testing.T) {
 	for _, c := range attnDeviceCases {
 		for _, dtype := range c.dtypes {
-			t.Run(fmt.Sprintf("hq%d_hk%d_d%d_%dK_%s", c.s.Hq, c.s.Hk, c.s.D, c.limit>>10, dtype), func(t *testing.T) {
+			t.Run(fmt.Sprintf("hq%d_hk%d_d%d_%s_%s", c.s.Hq, c.s.Hk, c.s.D, c.path, dtype), func(t *testing.T) {
 				r := newDeviceRig(t, dtype)
 				seg := segments(c.rows...)
 				in := attnDeviceInputs(r, c.s, seg.Tokens())
-				got := attnDeviceRun(r, c.s, c.limit, seg, in)
+				got := attnDeviceRun(r, c.s, c.path, seg, in)
 				want := refAttention(f64(in[0]), f64(in[1]), f64(in[2]), f64(in[3]), c.s, seg)
 				nearHeads(t, "lse", got[1], want.lse, c.s.Hq, 1, 2e-6, 1)
 				near := func(what string, got []float32, want []float64, heads int, bf16 float64) {
@@ -90,20 +107,22 @@ func TestDeviceAttentionRowsAlone(t *testing.T) {
 	for _, c := range []struct {
 		dtype DType
 		s     AttnShape
-		limit int
+		path  attentionPath
 		rows  []int
 	}{
-		{F32, AttnShape{Hq: 4, Hk: 2, D: 32}, limit86, edgeRows},
-		{BF16, AttnShape{Hq: 4, Hk: 2, D: 32}, limit86, edgeRows},
-		{BF16, AttnShape{Hq: 2, Hk: 1, D: 256}, limit86, []int{33, 64, 1}},
-		{BF16, AttnShape{Hq: 1, Hk: 1, D: 256}, limit90, []int{65, 3, 130}},
+		{F32, AttnShape{Hq: 4, Hk: 2, D: 32}, path86, edgeRows},
+		{BF16, AttnShape{Hq: 4, Hk: 2, D: 32}, path86, edgeRows},
+		{BF16, AttnShape{Hq: 2, Hk: 1, D: 256}, path86, []int{33, 64, 1}},
+		{BF16, AttnShape{Hq: 1, Hk: 1, D: 256}, path90, []int{65, 3, 130}},
+		{BF16, AttnShape{Hq: 2, Hk: 1, D: 256}, sm90, []int{65, 3, 130}},
+		{BF16, AttnShape{Hq: 1, Hk: 1, D: 128}, sm90, []int{1, 257}},
 	} {
-		t.Run(fmt.Sprintf("d%d_%dK_%s", c.s.D, c.limit>>10, c.dtype), func(t *testing.T) {
+		t.Run(fmt.Sprintf("d%d_%s_%s", c.s.D, c.path, c.dtype), func(t *testing.T) {
 			r := newDeviceRig(t, c.dtype)
 			seg := segments(c.rows...)
 			w := []int{c.s.Hq * c.s.D, c.s.Hk * c.s.D, c.s.Hk * c.s.D, c.s.Hq * c.s.D}
 			checkRowsAlone(&rig{TB: t}, seg, attnDeviceInputs(r, c.s, seg.Tokens()), w, []int{w[0], c.s.Hq, w[0], w[1], w[1]},
-				func(seg Segments, in [][]float32) [][]float32 { return attnDeviceRun(r, c.s, c.limit, seg, in) })
+				func(seg Segments, in [][]float32) [][]float32 { return attnDeviceRun(r, c.s, c.path, seg, in) })
 		})
 	}
 }
@@ -112,15 +131,18 @@ func TestDeviceAttentionRowsAlone(t *testing.T) {
 func TestDeviceAttentionOrder(t *testing.T) {
 	eachDType(t, func(t *testing.T, dtype DType) {
 		for _, c := range []struct {
-			s     AttnShape
-			limit int
-		}{{AttnShape{Hq: 4, Hk: 2, D: 32}, limit86}, {AttnShape{Hq: 1, Hk: 1, D: 256}, limit90}} {
+			s    AttnShape
+			path attentionPath
+		}{{AttnShape{Hq: 4, Hk: 2, D: 32}, path86}, {AttnShape{Hq: 1, Hk: 1, D: 256}, path90}, {AttnShape{Hq: 1, Hk: 1, D: 256}, sm90}} {
+			if c.path.sm90 && dtype != BF16 {
+				continue
+			}
 			var first outputs
 			for _, seed := range []int{1, 0, 2} { // 0: in order, every copy as late as it may be
 				t.Setenv("HARNESS_S_SIM_SEED", strconv.Itoa(seed))
 				r := newDeviceRig(t, dtype)
 				seg := segments(70, 3)
-				got := outputs(attnDeviceRun(r, c.s, c.limit, seg, attnDeviceInputs(r, c.s, seg.Tokens())))
+				got := outputs(attnDeviceRun(r, c.s, c.path, seg, attnDeviceInputs(r, c.s, seg.Tokens())))
 				if first == nil {
 					first = got
 				}
@@ -137,8 +159,8 @@ func TestDeviceAttentionNoLse(t *testing.T) {
 		in := attnDeviceInputs(r, s, seg.Tokens())
 		o, q, k, v := r.fillAct(len(in[0])), r.act(in[0]), r.act(in[1]), r.act(in[2])
 		r.Attention(o, Buffer{}, q, k, v, s, seg)
-		sameBits(t, "o", r.getAct(o, len(in[0])), attnDeviceRun(r, s, r.dev.Info().SharedOptin, seg, in)[0])
-		attnDeviceRun(r, s, limit90, segments(0, 0), attnDeviceInputs(r, s, 0))
+		sameBits(t, "o", r.getAct(o, len(in[0])), attnDeviceRun(r, s, r.attentionPath(), seg, in)[0])
+		attnDeviceRun(r, s, path90, segments(0, 0), attnDeviceInputs(r, s, 0))
 	})
 }
 
@@ -149,7 +171,7 @@ func TestDeviceAttentionFarTokens(t *testing.T) {
 		r, s := newDeviceRig(t, dtype), AttnShape{Hq: 2, Hk: 1, D: 64}
 		const T, far = 70, 1 << 26
 		in := attnDeviceInputs(r, s, T)
-		want := attnDeviceRun(r, s, limit86, segments(T), in)
+		want := attnDeviceRun(r, s, path86, segments(T), in)
 		o, lse, dq, dk, dv := r.act(want[0]), r.buf(want[1]), r.fillAct(len(in[0])), r.fillAct(len(in[1])), r.fillAct(len(in[1]))
 		delta := r.fill(T*s.Hq, nan32)
 		before := func(b Buffer, heads, bytes int) uintptr { return b.ptr - uintptr(far*heads*bytes) }

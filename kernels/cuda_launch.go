@@ -10,9 +10,13 @@ import (
 // kernelInfo is what loading needs to know of a kernel.
 type kernelInfo struct {
 	name  string
-	typed bool // has a variant for each storage type: name_f32, name_bf16
-	args  int  // bytes of its parameter
+	typed bool   // has a variant for each storage type: name_f32, name_bf16
+	args  int    // bytes of its parameter
+	arch  string // the only architecture that has it; "" = all
 }
+
+// on says whether devices of an architecture have the kernel; the simulator, of none, has all.
+func (k kernelInfo) on(arch string) bool { return k.arch == "" || arch == "" || k.arch == arch }
 
 // names are the kernel's variants by DType.
 func (k kernelInfo) names() []string {
@@ -29,14 +33,18 @@ var kernelList []kernelInfo
 type kernel[A any] struct{ id int }
 
 // newKernel declares a kernel made by KERNELS: the variant of the backend's storage type is launched.
-func newKernel[A any](name string) kernel[A] { return declare[A](name, true) }
+func newKernel[A any](name string) kernel[A] { return declare[A](name, true, "") }
 
 // newPlainKernel declares a kernel made by KERNEL.
-func newPlainKernel[A any](name string) kernel[A] { return declare[A](name, false) }
+func newPlainKernel[A any](name string) kernel[A] { return declare[A](name, false, "") }
 
-func declare[A any](name string, typed bool) kernel[A] {
+// newSM90Kernel declares a kernel made by KERNEL in a file that is compiled for compute capability 9.0 alone. Elsewhere it may
+// not be launched.
+func newSM90Kernel[A any](name string) kernel[A] { return declare[A](name, false, "sm_90a") }
+
+func declare[A any](name string, typed bool, arch string) kernel[A] {
 	var a A
-	kernelList = append(kernelList, kernelInfo{name, typed, int(unsafe.Sizeof(a))})
+	kernelList = append(kernelList, kernelInfo{name, typed, int(unsafe.Sizeof(a)), arch})
 	return kernel[A]{len(kernelList) - 1}
 }
 
@@ -57,13 +65,21 @@ func (k kernel[A]) launchOn(b *cudaBackend, s *cuda.Stream, g dim3, threads, sha
 	if g[0] == 0 || g[1] == 0 || g[2] == 0 {
 		return
 	}
-	b.functions[k.id].Launch(s, g, threads, shared, unsafe.Pointer(&a), int(unsafe.Sizeof(a)))
+	f := b.functions[k.id]
+	if f == nil {
+		panic(fmt.Sprintf("kernels: %s is for %s alone", kernelList[k.id].name, kernelList[k.id].arch))
+	}
+	f.Launch(s, g, threads, shared, unsafe.Pointer(&a), int(unsafe.Sizeof(a)))
 }
 
-// loadKernels finds every kernel's variant in the modules and checks the sizes of the parameters.
-func loadKernels(modules []*cuda.Module, dtype DType) ([]*cuda.Function, error) {
+// loadKernels finds the variant of every kernel that an architecture has in the modules and checks the sizes of the
+// parameters. Others are nil.
+func loadKernels(modules []*cuda.Module, dtype DType, arch string) ([]*cuda.Function, error) {
 	out := make([]*cuda.Function, len(kernelList))
 	for i, k := range kernelList {
+		if !k.on(arch) {
+			continue
+		}
 		name := k.names()[0]
 		if k.typed {
 			name = k.names()[dtype]

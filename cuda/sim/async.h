@@ -56,7 +56,7 @@ struct Accumulator {
 
 struct Wgmma {
     std::shared_ptr<Accumulator> d;
-    bool a_in_registers, trans_a, trans_b;
+    bool add, a_in_registers, trans_a, trans_b;
     uint32_t a[32][4];
     uint64_t desc_a, desc_b;
     uint64_t group;

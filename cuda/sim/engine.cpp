@@ -150,8 +150,11 @@ const char *run_grid(const Kernel *k, unsigned gx, unsigned gy, unsigned gz, uns
     static std::mutex one; // launch at a time in the checked build
     std::unique_lock<std::mutex> lock(one, std::defer_lock);
     if (CHECKED) lock.lock(), check_launch();
+    struct alignas(64) Line { char bytes[64]; }; // parameters lie as aligned as any of them asks
+    std::vector<Line> parameters(k->args_size / 64 + 1);
+    memcpy(parameters.data(), args, k->args_size);
     Launch l;
-    l.kernel = k, l.grid = {gx, gy, gz}, l.threads = threads, l.dynamic_bytes = dynamic_bytes, l.args = args;
+    l.kernel = k, l.grid = {gx, gy, gz}, l.threads = threads, l.dynamic_bytes = dynamic_bytes, l.args = parameters.data();
     l.seed = seed, l.blocks = (uint64_t)gx * gy * gz;
     order(l);
     pool().run(l);

@@ -95,6 +95,7 @@ void bulk_load(void *dst, const void *src, unsigned bytes, void *bar, Site site)
 }
 
 void tensor_load(void *dst, const void *map, int x, int y, void *bar, Site site) {
+    if (reinterpret_cast<uintptr_t>(map) % 64) running->fail("tensor copy at %s:%d: the map is not 64-byte aligned", site.file, site.line);
     TensorMapFields f;
     memcpy(&f, map, sizeof f);
     if (f.magic != TENSOR_MAP_MAGIC) running->fail("tensor copy at %s:%d: not a map that cuTensorMapEncodeTiled made", site.file, site.line);

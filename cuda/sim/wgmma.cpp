@@ -17,6 +17,7 @@ constexpr uint32_t POISON = 0xffffffff;
 struct Operands {
     float *d;
     unsigned n;
+    bool add;
     const unsigned *a;
     uint64_t desc_a, desc_b;
     bool trans_a, trans_b;
@@ -57,6 +58,7 @@ void multiply(Block &b, Warp &w, Wgmma &p) {
         for (unsigned k = 0; k < 16; k++) column[k] = wide(*value_at(b, p.desc_b, j, k, p.trans_b));
         for (unsigned i = 0; i < 16; i++) {
             float &d = p.d->value[(i % 8 * 4 + j % 8 / 2) * (p.d->n / 2) + j / 8 * 4 + i / 8 * 2 + j % 2];
+            if (!p.add) d = 0;
             for (unsigned k = 0; k < 16; k++) d += a[i][k] * column[k];
         }
     }
@@ -112,7 +114,7 @@ void run_wgmma(Block &b, Warp &w, unsigned) {
         if (o[l]->desc_a != o[0]->desc_a || o[l]->desc_b != o[0]->desc_b) b.fail("wgmma: lanes of a warp give different descriptors");
     }
     if ((o[0]->desc_b | o[0]->desc_a) >> 49 & 7) b.fail("wgmma: matrix base offsets are not modelled");
-    Wgmma p = {accumulator(b, w, q, o), o[0]->a != nullptr, o[0]->trans_a, o[0]->trans_b, {}, o[0]->desc_a, o[0]->desc_b, q.groups, false};
+    Wgmma p = {accumulator(b, w, q, o), o[0]->add, o[0]->a != nullptr, o[0]->trans_a, o[0]->trans_b, {}, o[0]->desc_a, o[0]->desc_b, q.groups, false};
     for (unsigned l = 0; l < LANES && o[l]->a; l++) std::copy_n(o[l]->a, 4, p.a[l]);
     note_reads(b, w, p, w.fiber[0].pc);
     q.products.push_back(p);
@@ -160,9 +162,9 @@ void wgmma_wait(unsigned groups, Site site) {
     running->collective(&c, ~0u, &groups, site);
 }
 
-void wgmma(float *d, unsigned n, const unsigned *a, uint64_t desc_a, uint64_t desc_b, bool trans_a, bool trans_b, Site site) {
+void wgmma(float *d, unsigned n, bool add, const unsigned *a, uint64_t desc_a, uint64_t desc_b, bool trans_a, bool trans_b, Site site) {
     static const Collective c = {"wgmma", run_wgmma};
-    Operands o = {d, n, a, desc_a, desc_b, trans_a, trans_b};
+    Operands o = {d, n, add, a, desc_a, desc_b, trans_a, trans_b};
     running->current()->pc = __builtin_return_address(0);
     running->collective(&c, ~0u, &o, site);
 }

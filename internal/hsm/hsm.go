@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -14,9 +15,18 @@ import (
 // PTXArch is the virtual architecture whose PTX serves devices newer than every image.
 const PTXArch = "compute_80"
 
-// Archs are the architectures of every container, in this order. An "a" marks code that runs on exactly that device;
-// the others also run on later minor versions of the same major.
+// Archs are the architectures that kernels are compiled for, in the order of a container's images. An "a" marks code that
+// runs on exactly that device; the others also run on later minor versions of the same major.
 func Archs() []string { return []string{"sm_80", "sm_90a", "sm_100a", "sm_120", PTXArch} }
+
+// ArchsOf are the architectures that a .cu file is compiled for: all, or the one that its name ends in, for kernels whose
+// instructions no other has: x_sm90.cu.
+func ArchsOf(file string) []string {
+	if strings.HasSuffix(file, "_sm90.cu") {
+		return []string{"sm_90a"}
+	}
+	return Archs()
+}
 
 // Image is one architecture's code: CUBIN (an ELF file), or PTX text without a NUL behind it for PTXArch.
 type Image struct {

@@ -77,7 +77,7 @@ func (b *builder) compile() error {
 	}
 	var jobs []job
 	for _, f := range b.stale {
-		for _, arch := range hsm.Archs() {
+		for _, arch := range hsm.ArchsOf(f.Name) {
 			jobs = append(jobs, job{File: f.Name, Arch: arch})
 		}
 	}
@@ -98,7 +98,7 @@ func (b *builder) compile() error {
 // assemble makes one file's module and table entry out of its images.
 func (b *builder) assemble(f hsm.File, results map[job]result) error {
 	var images []hsm.Image
-	for _, arch := range hsm.Archs() {
+	for _, arch := range hsm.ArchsOf(f.Name) {
 		r := results[job{File: f.Name, Arch: arch}]
 		if r.Error != "" {
 			return errors.New(r.Error)

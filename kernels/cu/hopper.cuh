@@ -53,6 +53,11 @@ HD void tensor_load(void *dst, const TensorMap *map, i32 x, i32 y, u64 *bar) {
 // another thread starts them).
 HD void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Registers of a thread from here on, N a multiple of 8: all warps of a warpgroup say so together. What one warpgroup gives
+// away others take; the kernel starts with what its launch bounds leave for every thread.
+template <int N> HD void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> HD void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
 // Barriers of a part of the block, id 1 to 15; threads is a multiple of 32 and counts those that arrive and those that sync.
 HD void bar_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 HD void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
@@ -68,25 +73,28 @@ template <int N> HD void wgmma_wait() { asm volatile("wgmma.wait_group.sync.alig
 #define HS_D32(i) HS_D16(i), HS_D16(i + 16)
 #define HS_D64(i) HS_D32(i), HS_D32(i + 32)
 #define HS_D128(i) HS_D64(i), HS_D64(i + 64)
+#define HS_D40(i) HS_D32(i), HS_D8(i + 32)
 #define HS_R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define HS_R32 HS_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define HS_R40 HS_R32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define HS_R64 HS_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define HS_R128 HS_R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define HS_WGMMA(R, N, I0, I1, I2, I3, I4, I5)                                                                              \
-    template <bool TA, bool TB> HD void wgmma(float (&d)[R], u64 a, u64 b) {                                                     \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" HS_R##R "}, %" #I0 ", %" #I1 ", 1, 1, 1, %" #I2 ", %" #I3 ";" \
-                     : HS_D##R(0) : "l"(a), "l"(b), "n"((int)TA), "n"((int)TB));                                                 \
+#define HS_WGMMA(R, N, I0, I1, I2, I3, I4, I5, I6)                                                                          \
+    template <bool TA, bool TB, bool ADD = true> HD void wgmma(float (&d)[R], u64 a, u64 b) {                                    \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" HS_R##R "}, %" #I0 ", %" #I1 ", %" #I2 ", 1, 1, %" #I3 ", %" #I4 ";" \
+                     : HS_D##R(0) : "l"(a), "l"(b), "n"((int)ADD), "n"((int)TA), "n"((int)TB));                                  \
     }                                                                                                                            \
-    template <bool TB> HD void wgmma(float (&d)[R], const u32 (&a)[4], u64 b) {                                                  \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" HS_R##R "}, {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 ", 1, 1, 1, %" #I5 ";" \
-                     : HS_D##R(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)TB));                           \
+    template <bool TB, bool ADD = true> HD void wgmma(float (&d)[R], const u32 (&a)[4], u64 b) {                                 \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" HS_R##R "}, {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 ", %" #I5 ", 1, 1, %" #I6 ";" \
+                     : HS_D##R(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TB));            \
     }
-// wgmma starts d[64,N] += A[64,16] B[16,N], N = 32, 64, 128, 256. Thread t of the warpgroup (warp w, g = t%32/4, q = t%4) has
+// wgmma starts d[64,N] += A[64,16] B[16,N], without ADD d = A B, N = 32, 64, 80, 128, 256. Thread t of the warpgroup (warp w, g = t%32/4, q = t%4) has
 // of row 16w + g columns 8i+2q and +1 in d[4i] and d[4i+1], of row 16w + g + 8 in d[4i+2] and d[4i+3]. A comes from shared memory or, row by
 // warp, from registers as in mma_bf16.
-HS_WGMMA(16, 32, 16, 17, 18, 19, 20, 21)
-HS_WGMMA(32, 64, 32, 33, 34, 35, 36, 37)
-HS_WGMMA(64, 128, 64, 65, 66, 67, 68, 69)
-HS_WGMMA(128, 256, 128, 129, 130, 131, 132, 133)
+HS_WGMMA(16, 32, 16, 17, 18, 19, 20, 21, 22)
+HS_WGMMA(32, 64, 32, 33, 34, 35, 36, 37, 38)
+HS_WGMMA(40, 80, 40, 41, 42, 43, 44, 45, 46)
+HS_WGMMA(64, 128, 64, 65, 66, 67, 68, 69, 70)
+HS_WGMMA(128, 256, 128, 129, 130, 131, 132, 133, 134)
 
 #endif
