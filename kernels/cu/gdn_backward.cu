@@ -261,7 +261,7 @@ template <class T, int DK> HD void gdn_backward(const GDNBackwardArgs &a) {
     dq.zero(), dk.zero();
 #pragma unroll 1
     for (int head = 0; head < group; head++) {
-        const GDNGate *gate = sh.gate[head & 1];
+        const GDNGate *gate = sh.gate[fresh(head & 1)]; // known ahead, its address would be kept, and spilled
         Frag<2, NP> RF;
         RF.zero();
         {
