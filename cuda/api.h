@@ -53,13 +53,7 @@
        uintptr_t stream, void **params, void **extra))                                                                         \
     X(tensor_map, "cuTensorMapEncodeTiled",                                                                                    \
       (void *map, int type, uint32_t rank, void *base, const uint64_t *dims, const uint64_t *strides, const uint32_t *box,     \
-       const uint32_t *steps, int interleave, int swizzle, int promotion, int fill))                                           \
-    X(capture_begin, "cuStreamBeginCapture_v2", (uintptr_t stream, int mode))                                                  \
-    X(capture_end, "cuStreamEndCapture", (uintptr_t stream, uintptr_t *graph))                                                 \
-    X(graph_instantiate, "cuGraphInstantiateWithFlags", (uintptr_t * exec, uintptr_t graph, unsigned long long flags))         \
-    X(graph_destroy, "cuGraphDestroy", (uintptr_t graph))                                                                      \
-    X(graph_launch, "cuGraphLaunch", (uintptr_t exec, uintptr_t stream))                                                       \
-    X(graph_exec_destroy, "cuGraphExecDestroy", (uintptr_t exec))
+       const uint32_t *steps, int interleave, int swizzle, int promotion, int fill))
 
 #define HS_DRIVER_OPTIONAL(X) /* since 12.4 */                                                                                 \
     X(param_info, "cuFuncGetParamInfo", (uintptr_t function, size_t index, size_t *offset, size_t *bytes))
@@ -158,7 +152,6 @@ enum {
 
     HS_STREAM_NON_BLOCKING = 1,
     HS_EVENT_DISABLE_TIMING = 2,
-    HS_CAPTURE_RELAXED = 2, // begin and end may be on different threads, as with goroutines they are
     HS_HOST_PORTABLE = 1,
 
     HS_CUDA_R_32F = 0,

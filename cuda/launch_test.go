@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -252,50 +251,6 @@ func TestElapsed(t *testing.T) {
 		t.Errorf("elapsed %v", took)
 	}
 	mustSync(t, d.Stream())
-}
-
-// A captured graph runs what was collected, each time it is launched, and nothing while it is collected.
-func TestGraph(t *testing.T) {
-	d := device(t)
-	s := d.Stream()
-	f := function(t, d, "scale")
-	x := upload(t, d, []float32{1, 2, 3})
-	s.BeginCapture()
-	launchScale(f, s, scaleArgs{x, x, 3, 2, 0})
-	launchScale(f, s, scaleArgs{x, x, 3, 1, 1})
-	g, err := s.EndCapture("double and one")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprint(download[float32](d, x, 3)); got != "[1 2 3]" {
-		t.Errorf("after the capture: %s", got)
-	}
-	g.Launch(s)
-	g.Launch(s)
-	if got := fmt.Sprint(download[float32](d, x, 3)); got != "[7 11 15]" {
-		t.Errorf("after two launches: %s", got)
-	}
-	g.Close()
-	mustSync(t, s)
-}
-
-func TestCopyDuringCaptureIsAnError(t *testing.T) {
-	d := device(t)
-	s := d.Stream()
-	x := upload(t, d, []float32{1})
-	s.BeginCapture()
-	v := float32(2)
-	s.CopyIn(x, unsafe.Pointer(&v), 4)
-	if _, err := s.EndCapture("copy"); err == nil || !strings.Contains(err.Error(), "copy in (4 bytes)") {
-		t.Errorf("EndCapture: %v", err)
-	}
-	if err := s.Sync(); err == nil {
-		t.Error("the error did not stay")
-	}
-	if got := download[float32](d, x, 1)[0]; got != 1 {
-		t.Errorf("x = %v", got)
-	}
-	mustSync(t, s)
 }
 
 // The arguments of a launch are Go memory: collections while launches run must not disturb them.

@@ -194,14 +194,6 @@ static int r_tensor_map(void *map, int type, uint32_t rank, void *base, const ui
     return memset(map, 0, 128), 0;
 }
 
-// What is captured is written down at once.
-static int r_capture_begin(uintptr_t stream, int mode) { return 0; }
-static int r_capture_end(uintptr_t stream, uintptr_t *graph) { return handle(graph); }
-static int r_graph_instantiate(uintptr_t *exec, uintptr_t graph, unsigned long long flags) { return handle(exec); }
-static int r_graph_destroy(uintptr_t graph) { return 0; }
-static int r_graph_launch(uintptr_t exec, uintptr_t stream) { return 0; }
-static int r_graph_exec_destroy(uintptr_t exec) { return 0; }
-
 // cuBLASLt. Handles of descriptors and layouts are addresses of these.
 
 typedef struct { int transa, transb; } b_desc;

@@ -24,7 +24,7 @@ const (
 	OpCollective           // a NCCL call
 )
 
-// Recorded is one piece of work that was queued on a recorded device. A capture is written down once, when it is made.
+// Recorded is one piece of work that was queued on a recorded device.
 type Recorded struct {
 	Op             Op
 	Name           string // kernel, or the collective: reduce_scatter, all_gather, all_reduce, broadcast

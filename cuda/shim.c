@@ -275,21 +275,6 @@ int hs_tensor_map(hs_device *d, void *map, uint64_t base, uint64_t rows, uint64_
     return code;
 }
 
-// Graphs.
-
-int hs_capture_begin(hs_device *d, uintptr_t stream) { ENTER(d); return d->r->capture_begin(stream, HS_CAPTURE_RELAXED); }
-int hs_capture_end(hs_device *d, uintptr_t stream, uintptr_t *exec) {
-    ENTER(d);
-    uintptr_t graph = 0;
-    int code = d->r->capture_end(stream, &graph);
-    if (code) return code;
-    code = d->r->graph_instantiate(exec, graph, 0);
-    d->r->graph_destroy(graph); // the instance has what it needs
-    return code;
-}
-int hs_graph_launch(hs_device *d, uintptr_t exec, uintptr_t stream) { ENTER(d); return d->r->graph_launch(exec, stream); }
-int hs_graph_destroy(hs_device *d, uintptr_t exec) { ENTER(d); return d->r->graph_exec_destroy(exec); }
-
 // Matrix products.
 
 size_t hs_blas_version(hs_blas *b) { return b->version(); }

@@ -65,11 +65,6 @@ int hs_launch(hs_device *d, uintptr_t function, unsigned gx, unsigned gy, unsign
 // box_rows and box_columns (of 128 bytes at most, swizzled over as many).
 int hs_tensor_map(hs_device *d, void *map, uint64_t base, uint64_t rows, uint64_t columns, uint32_t box_rows, uint32_t box_columns);
 
-int hs_capture_begin(hs_device *d, uintptr_t stream);
-int hs_capture_end(hs_device *d, uintptr_t stream, uintptr_t *exec);
-int hs_graph_launch(hs_device *d, uintptr_t exec, uintptr_t stream);
-int hs_graph_destroy(hs_device *d, uintptr_t exec);
-
 // Column-major, as the library sees it: D[m,n] = alpha op(A)[m,k] op(B)[k,n] + beta D.
 typedef struct {
     int64_t m, n, k, lda, ldb, ldd;

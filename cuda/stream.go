@@ -12,7 +12,6 @@ package cuda
 import "C"
 
 import (
-	"fmt"
 	"time"
 	"unsafe"
 )
@@ -25,7 +24,6 @@ type Stream struct {
 	queued    queue
 	staging   *staging // nil until a copy between host and device
 	workspace Ptr      // of matrix products; 0 until the first
-	capturing bool
 }
 
 // NewStream makes a stream beside the compute stream; name appears in errors. It lives as long as the device.
@@ -47,14 +45,6 @@ func (s *Stream) begin(o op) bool {
 	return true
 }
 
-// outside is begin for what a graph cannot hold.
-func (s *Stream) outside(o op) bool {
-	if s.capturing {
-		s.d.Fail(o.String(), fmt.Errorf("not possible while stream %s is captured", s.name))
-	}
-	return s.begin(o)
-}
-
 // Zero sets bytes bytes to 0.
 func (s *Stream) Zero(p Ptr, bytes int) {
 	o := op{kind: opZero, v: [6]int{bytes}}
@@ -74,7 +64,7 @@ func (s *Stream) Copy(dst, src Ptr, bytes int) {
 // CopyIn copies host memory to the device in the stream's order. src may be used again at return.
 func (s *Stream) CopyIn(dst Ptr, src unsafe.Pointer, bytes int) {
 	o := op{kind: opIn, v: [6]int{bytes}}
-	if bytes != 0 && s.outside(o) {
+	if bytes != 0 && s.begin(o) {
 		s.d.check(s.stage().in(dst, unsafe.Slice((*byte)(src), bytes)), o)
 	}
 }
@@ -82,7 +72,7 @@ func (s *Stream) CopyIn(dst Ptr, src unsafe.Pointer, bytes int) {
 // CopyOut copies device memory to the host and waits for it. dst is left as it is when the device has failed.
 func (s *Stream) CopyOut(dst unsafe.Pointer, src Ptr, bytes int) {
 	o := op{kind: opOut, v: [6]int{bytes}}
-	if bytes != 0 && s.outside(o) {
+	if bytes != 0 && s.begin(o) {
 		s.d.check(s.stage().out(unsafe.Slice((*byte)(dst), bytes), src), o)
 	}
 }
@@ -90,10 +80,6 @@ func (s *Stream) CopyOut(dst unsafe.Pointer, src Ptr, bytes int) {
 // Sync waits for the stream's work. It returns and clears the device's sticky error.
 func (s *Stream) Sync() error {
 	o := op{kind: opOther, name: "sync stream " + s.name}
-	if s.capturing {
-		s.d.Fail(o.name, fmt.Errorf("not possible while the stream is captured"))
-		return s.d.take()
-	}
 	s.d.check(s.wait(), o)
 	s.d.checkComms()
 	s.queued.n = 0

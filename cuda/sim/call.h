@@ -1,7 +1,6 @@
 // call.h: what the functions of the driver interface begin with.
 #pragma once
 
-#include "capture.h"
 #include "memory.h"
 #include "sched.h"
 

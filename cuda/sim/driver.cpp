@@ -1,7 +1,7 @@
 //go:build ignore
 
-// driver.cpp: the simulated CUDA driver: start, devices and contexts. Memory and copies are in transfer.cpp, streams,
-// events and graphs in stream.cpp, modules and launches in launch.cpp.
+// driver.cpp: the simulated CUDA driver: start, devices and contexts. Memory and copies are in transfer.cpp, streams
+// and events in stream.cpp, modules and launches in launch.cpp.
 //
 // The machine is described by the environment, read by cuInit while no context is retained:
 //
@@ -227,14 +227,11 @@ SIM_API int cuDevicePrimaryCtxRetain(void **context, int device) {
     return SUCCESS;
 }
 
-// forget_handles makes a device's handles invalid, and graphs that would run on it.
+// forget_handles makes a device's handles invalid.
 static void forget_handles(Device *d) {
     std::vector<std::pair<void *, Handle>> all(world().handles.begin(), world().handles.end());
     for (auto &[p, handle] : all) {
-        bool gone = handle.device == d;
-        if (handle.kind == Kind::GraphExec)
-            for (Stream *lane : ((GraphExec *)p)->lanes) gone |= lane->device == d;
-        if (!gone) continue;
+        if (handle.device != d) continue;
         world().handles.erase(p);
         if (handle.destroy) handle.destroy(p);
     }
@@ -303,7 +300,6 @@ SIM_API int cuCtxGetDevice(int *device) {
 SIM_API int cuCtxSynchronize(void) {
     Call c;
     if (c.code) return c.code;
-    if (int code = forbid_while_capturing("cuCtxSynchronize")) return code;
     return wait_device(c.lock, c.device);
 }
 
@@ -360,17 +356,6 @@ static const ErrorText errors[] = {
     {PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
-    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
-    {CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"},
-    {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
-    {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
-    {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
-    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
-        "operation would make the legacy stream depend on a capturing blocking stream"},
-    {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
-    {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
-        "attempt to terminate a thread-local capture sequence from another thread"},
 };
 
 static const ErrorText *error_text(int code) {

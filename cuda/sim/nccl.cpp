@@ -371,10 +371,7 @@ static int start(const Collective &what, const Part &part, void *comm, void *str
     if (!bad.empty()) return fail(NCCL_INVALID_ARGUMENT, "%s: %s", what.text().c_str(), bad.c_str());
     Work w;
     w.what = what.text();
-    w.arm = [=](const Ref &op) {
-        if (!lookup<Comm>(c, Kind::Comm)) return fail(NCCL_INVALID_ARGUMENT, "the communicator of a captured collective was destroyed");
-        return arm(c, what, part, op);
-    };
+    w.arm = [=](const Ref &op) { return arm(c, what, part, op); };
     int code = enqueue(s, std::move(w));
     return !code ? NCCL_SUCCESS : code == NCCL_INVALID_ARGUMENT ? code : NCCL_CUDA_ERROR;
 }

@@ -10,7 +10,6 @@
 #include <exception>
 #include <unordered_set>
 
-#include "capture.h"
 
 namespace sim {
 
@@ -165,10 +164,6 @@ static void run(Lock &lock, const Ref &op) {
 }
 
 int enqueue_after(Stream *s, Work w, std::vector<Ref> after, Ref *out) {
-    if (s->capture) {
-        if (out) out->reset();
-        return capture_work(s, std::move(w), std::move(after));
-    }
     Ref op = std::make_shared<Op>();
     op->what = std::move(w.what), op->body = std::move(w.body), op->stream = s, op->after = std::move(after);
     Device *d = s->device;

@@ -28,8 +28,6 @@ struct Device;
 struct Stream;
 struct Op;
 struct Meeting;
-struct Graph;
-struct Capture;
 using Ref = std::shared_ptr<Op>;
 using Lock = std::unique_lock<std::mutex>;
 
@@ -39,8 +37,7 @@ struct Outcome {
     std::string text;
 };
 
-// Work is what a caller wants to be done. Body runs without the lock, once per replay when captured into a graph. Arm, if
-// set, is called with the lock when the operation enters a queue; it joins the operation to a Meeting.
+// Work is what a caller wants to be done. Body runs without the lock. Arm, if set, is called with the lock when the operation enters a queue; it joins the operation to a Meeting.
 struct Work {
     std::string what; // "kernel rmsnorm_f32", "copy to the device", ...
     std::function<Outcome()> body;
@@ -73,23 +70,18 @@ struct Stream {
     Device *device = nullptr;
     int id = 0;
     unsigned flags = 0;
-    bool hidden = false, destroyed = false;
+    bool destroyed = false;
     std::deque<Ref> queue;
-    Ref last;                   // the newest operation, null before the first
-    Capture *capture = nullptr; // while capturing
-    int lane = 0;               // which lane of the capture
+    Ref last; // the newest operation, null before the first
 };
 
 struct Event {
     Device *device = nullptr;
     unsigned flags = 0;
-    Ref latest;                     // the newest record, null before the first
-    Capture *capture = nullptr;     // recorded while capturing: the node it stands for
-    int lane = 0, node = -1;
-    uint64_t capture_id = 0;
+    Ref latest; // the newest record, null before the first
 };
 
-enum class Kind { Stream, Event, Module, Function, Graph, GraphExec, Blas, Comm };
+enum class Kind { Stream, Event, Module, Function, Blas, Comm };
 struct Handle {
     Kind kind;
     Device *device;          // whose context made it
@@ -134,8 +126,7 @@ void forget_refusal(); // at the start of a call
 
 extern "C" const char *harness_sim_last_error(void);
 
-// enqueue queues work behind a stream's other work, or adds it to the graph being captured. op receives the operation, null
-// when captured.
+// enqueue queues work behind a stream's other work. op receives the operation.
 int enqueue(Stream *s, Work w, Ref *op = nullptr);
 int enqueue_after(Stream *s, Work w, std::vector<Ref> after, Ref *op = nullptr);
 

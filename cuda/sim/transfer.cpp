@@ -15,7 +15,6 @@ SIM_API int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
     Call c;
     *p = 0;
     if (c.code) return c.code;
-    if (int code = forbid_while_capturing("cuMemAlloc")) return code;
     if (!bytes) return fail(INVALID_VALUE, "cuMemAlloc: 0 bytes");
     Device *d = c.device;
     if (bytes > d->memory - d->used)
@@ -31,7 +30,6 @@ SIM_API int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
 SIM_API int cuMemFree_v2(uint64_t p) {
     Call c;
     if (c.code || !p) return c.code;
-    if (int code = forbid_while_capturing("cuMemFree")) return code;
     Block *b = find(p);
     if (!b || b->base != p || !b->device)
         return fail(INVALID_VALUE, "cuMemFree: 0x%llx is not the start of a block", (unsigned long long)p);
@@ -58,7 +56,6 @@ SIM_API int cuMemHostAlloc(void **p, size_t bytes, unsigned) {
     Call c;
     *p = nullptr;
     if (c.code) return c.code;
-    if (int code = forbid_while_capturing("cuMemHostAlloc")) return code;
     if (!bytes) return fail(INVALID_VALUE, "cuMemHostAlloc: 0 bytes");
     Block *b = allocate(nullptr, bytes);
     if (!b) return fail(OUT_OF_MEMORY, "no memory for %zu pinned bytes", bytes);
@@ -71,7 +68,6 @@ SIM_API int cuMemAllocHost_v2(void **p, size_t bytes) { return cuMemHostAlloc(p,
 SIM_API int cuMemFreeHost(void *p) {
     Call c;
     if (c.code || !p) return c.code;
-    if (int code = forbid_while_capturing("cuMemFreeHost")) return code;
     Block *b = find((uintptr_t)p);
     if (!b || b->base != (uintptr_t)p || b->device || !b->live) return fail(INVALID_VALUE, "cuMemFreeHost: %p is not pinned memory", p);
     if (int code = wait_device(c.lock, c.device)) return code;
@@ -123,7 +119,6 @@ static int copy_async(const char *what, uintptr_t dst, Side to, uintptr_t src, S
 static int copy_now(const char *what, uintptr_t dst, Side to, uintptr_t src, Side from, size_t n) {
     Call c;
     if (c.code) return c.code;
-    if (int code = forbid_while_capturing(what)) return code;
     Ref op;
     if (int code = transfer(c, &c.device->null_stream, what, dst, to, src, from, n, &op)) return code;
     return wait_for(c.lock, c.device, {op});

@@ -31,8 +31,6 @@ int cuEventElapsedTime(float *, Handle, Handle);
 int cuModuleLoadData(Handle *, const void *), cuModuleUnload(Handle), cuModuleGetFunction(Handle *, Handle, const char *);
 int cuFuncGetAttribute(int *, int, Handle), cuFuncSetAttribute(Handle, int, int), cuFuncGetParamInfo(Handle, size_t, size_t *, size_t *);
 int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
-int cuStreamBeginCapture_v2(Handle, int), cuStreamEndCapture(Handle, Handle *), cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long);
-int cuGraphLaunch(Handle, Handle), cuGraphDestroy(Handle), cuGraphExecDestroy(Handle);
 int cuGetErrorName(int, const char **);
 const char *harness_sim_last_error(void);
 

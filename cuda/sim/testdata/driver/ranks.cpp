@@ -151,21 +151,6 @@ static void ordered(Rank &r) {
 }
 TEST(collectives_between_streams) { on_ranks(4, ordered); }
 
-// A captured collective meets the others' at each replay.
-static void replayed(Rank &r) {
-    uint64_t x = r.g.upload({(float)r.index + 1});
-    Handle graph, exec;
-    OK(cuStreamBeginCapture_v2(r.g.stream, 2));
-    OK(ncclAllReduce(x, x, 1, F32, 0, r.comm, r.g.stream));
-    OK(r.g.line(r.g.stream, x, x, 1, 0.5f, 0));
-    OK(cuStreamEndCapture(r.g.stream, &graph));
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (int i = 0; i < 5; i++) OK(cuGraphLaunch(exec, r.g.stream));
-    OK(cuStreamSynchronize(r.g.stream));
-    CHECK(r.g.download(x, 1)[0] == 1.5f);
-}
-TEST(collectives_in_a_graph) { on_ranks(2, replayed); }
-
 static void disagree(Rank &r) {
     uint64_t x = r.g.upload(std::vector<float>(8));
     int code = ncclAllReduce(x, x, r.index ? 4 : 8, F32, 0, r.comm, r.g.stream);
@@ -225,7 +210,6 @@ TEST(a_rank_that_never_joins) {
 TEST(collectives_of_two_processes) { on_two_processes(2, 2, all_kinds); }
 TEST(collectives_in_place_of_two_processes) { on_two_processes(1, 3, in_place); }
 TEST(bf16_of_two_processes) { on_two_processes(2, 1, bf16_sums); }
-TEST(graphs_of_two_processes) { on_two_processes(1, 1, replayed); }
 TEST(streams_of_two_processes) { on_two_processes(2, 2, ordered); }
 
 // More than one piece of shared memory.
