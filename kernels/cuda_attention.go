@@ -168,6 +168,11 @@ func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, 
 	}
 	const deltaThreads = 256 // a warp an element
 	kAttentionDelta.launch(b, grid(blocks(T*s.Hq, deltaThreads/32), 1, 1), deltaThreads, 0, args)
+	kq, kkv := chooseSM90(attentionDqSM90, b.dtype, s.D, path), chooseSM90(attentionDkvSM90, b.dtype, s.D, path)
+	if kq != nil && kkv != nil && T > 0 {
+		b.launchAttentionGradientsSM90(kq, kkv, args, T, rows.chunks)
+		return
+	}
 	b.launchAttentionGradients(args, rows.chunks, path.limit)
 }
 

@@ -32,6 +32,24 @@ template <int SIZE> HD AttentionTile find_tile(const AttentionRows &rows, int i)
     return {t0, at % SIZE == 0 && at < n ? n : 0, at};
 }
 
+// QueryTiles walks over the query tiles that a tile of keys at j0 has: those of the group's first head in ascending
+// order, then those of its second, and so on.
+template <int BM> struct QueryTiles {
+    AttentionTile w;
+    int first, head, last, at; // first token within the row, query heads head .. last, token of the tile within the row
+    HS_MEMBER bool more() const { return head <= last; }
+    HS_MEMBER void next() {
+        at += BM;
+        if (at >= w.n) at = first, head++;
+    }
+    HS_MEMBER i64 row(int hq) const { return (i64)(w.t0 + at) * hq + head; }
+    HS_MEMBER int valid() const { return w.n - at; }
+};
+
+// row_value is x[r·hq] for rows before `valid`, and none, unread, for the rest of a tile. lse = infinity makes a row's
+// probabilities 0.
+HD float row_value(const float *x, int r, int hq, int valid, float none) { return r < valid ? x[(i64)r * hq] : none; }
+
 constexpr float LOG2E = 1.44269504088896340736f;
 HD float minus_inf() { return bits_to_float(0xff800000u); }
 

@@ -32,10 +32,6 @@ template <class T> HD void attention_delta(const AttentionBackwardArgs &a) {
 }
 KERNELS(attention_delta, AttentionBackwardArgs, 256)
 
-// row_value is x[r·hq] for rows before `valid`, and none, unread, for the rest of a tile. lse = infinity makes a row's
-// probabilities 0.
-HD float row_value(const float *x, int r, int hq, int valid, float none) { return r < valid ? x[(i64)r * hq] : none; }
-
 // probabilities turns q kᵀ in s into P.
 template <class T, int MT, int NT> HD void probabilities(Frag<MT, NT> &s, const float (&lse)[MT][2], float scale) {
     const float unit = scale * Softmax<T>::UNIT;
@@ -126,25 +122,13 @@ template <class T, int D, int BM, int BN, int STAGES> struct AttentionDkvTiles {
     T k[BN * LD], v[BN * LD], q[STAGES][BM * LD], dout[STAGES][BM * LD], p[BM * LDS], ds[BM * LDS];
 };
 
-// QueryTiles walks over the query tiles that a tile of keys at j0 has: those of the group's first head in ascending
-// order, then those of its second, and so on.
-template <int BM> struct QueryTiles {
-    AttentionTile w;
-    int first, head, last, at; // first token within the row, query heads head .. last, token of the tile within the row
-    HS_MEMBER bool more() const { return head <= last; }
-    HS_MEMBER void next() {
-        at += BM;
-        if (at >= w.n) at = first, head++;
-    }
-    HS_MEMBER i64 row(int hq) const { return (i64)(w.t0 + at) * hq + head; }
-    HS_MEMBER int valid() const { return w.n - at; }
-    template <class T, int D, int LD, int THREADS> HS_MEMBER void load(T *q, T *dout, const AttentionBackwardArgs &a) const {
-        const i64 from = row(a.hq) * a.d, ld = (i64)a.hq * a.d;
-        load_rows<T, BM, D, LD, THREADS>(q, (const T *)a.q + from, ld, valid(), a.d);
-        load_rows<T, BM, D, LD, THREADS>(dout, (const T *)a.dout + from, ld, valid(), a.d);
-        cp_async_commit();
-    }
-};
+// load_queries starts copying a tile's q and dout.
+template <class T, int BM, int D, int LD, int THREADS> HD void load_queries(T *q, T *dout, const AttentionBackwardArgs &a, const QueryTiles<BM> &tile) {
+    const i64 from = tile.row(a.hq) * a.d, ld = (i64)a.hq * a.d;
+    load_rows<T, BM, D, LD, THREADS>(q, (const T *)a.q + from, ld, tile.valid(), a.d);
+    load_rows<T, BM, D, LD, THREADS>(dout, (const T *)a.dout + from, ld, tile.valid(), a.d);
+    cp_async_commit();
+}
 
 // put_ds writes dS = P (dP - delta), P from shared memory, to the same places of ds.
 template <class T, int MT, int NT> HD void put_ds(T *ds, const T *p, int LDS, const Frag<MT, NT> &g, const float (&delta)[MT][2]) {
@@ -180,7 +164,7 @@ template <class T, int D, int BM, int BN, int STAGES, int WM, int WN, int VM, in
     load_rows<T, BN, D, LD, THREADS>(s.k, (const T *)a.k + in, ldk, w.n - j0, a.d);
     load_rows<T, BN, D, LD, THREADS>(s.v, (const T *)a.v + in, ldk, w.n - j0, a.d);
     QueryTiles<BM> tile = {w, j0 / BM * BM, head * group, head * group + group - 1, j0 / BM * BM};
-    tile.template load<T, D, LD, THREADS>(s.q[0], s.dout[0], a);
+    load_queries<T, BM, D, LD, THREADS>(s.q[0], s.dout[0], a, tile);
     Frag<MO, NO> dk, dv;
     dk.zero(), dv.zero();
 
@@ -195,7 +179,7 @@ template <class T, int D, int BM, int BN, int STAGES, int WM, int WN, int VM, in
         tile.next();
         cp_async_wait<0>();
         __syncthreads(); // queries are there; the ones before, P and dS are free
-        if (STAGES == 2 && tile.more()) tile.template load<T, D, LD, THREADS>(s.q[stage ^ 1], s.dout[stage ^ 1], a);
+        if (STAGES == 2 && tile.more()) load_queries<T, BM, D, LD, THREADS>(s.q[stage ^ 1], s.dout[stage ^ 1], a, tile);
         Frag<MT, NS> f;
         f.zero();
         warp_mma<false, false>(f, (gradient ? dout : q) + m0 * LD, LD, (gradient ? s.v : s.k) + n0 * LD, LD, D);
@@ -211,7 +195,7 @@ template <class T, int D, int BM, int BN, int STAGES, int WM, int WN, int VM, in
         warp_mma<true, true>(dk, s.ds + r0, LDS, q + c0, LD, BM);
         if (STAGES == 1 && tile.more()) {
             __syncthreads(); // queries are free
-            tile.template load<T, D, LD, THREADS>(s.q[0], s.dout[0], a);
+            load_queries<T, BM, D, LD, THREADS>(s.q[0], s.dout[0], a, tile);
         }
     }
 

@@ -43,14 +43,6 @@ template <int R> HD void softmax_tile(float (&s)[R], SoftmaxRows &row, float (&k
     }
 }
 
-// hide_later sets the scores of keys after their query to -infinity; query and key are those of row and column 0.
-template <int R> HD void hide_later(float (&s)[R], int query, int key) {
-    const int last = query - key + acc_row(0) - acc_col(0);
-#pragma unroll
-    for (int i = 0; i < R; i++)
-        if ((i >> 2) * 8 + (i & 1) > last + (i >> 1 & 1) * 8) s[i] = minus_inf();
-}
-
 template <int R> HD void scale_rows(float (&o)[R], const float (&by)[2]) {
 #pragma unroll
     for (int i = 0; i < R; i++) o[i] *= by[i >> 1 & 1];

@@ -41,6 +41,14 @@ template <int KS, int R> HD void start_sum(float (&o)[R], const u32 (&p)[KS][4],
 HD int acc_row(int i) { return (warp_id() & 3) * 16 + (lane_id() >> 2) + (i >> 1 & 1) * 8; }
 HD int acc_col(int i) { return (i >> 2) * 8 + (lane_id() & 3) * 2 + (i & 1); }
 
+// hide_later sets the scores of keys after their query to -infinity; query and key are those of row and column 0.
+template <int R> HD void hide_later(float (&s)[R], int query, int key) {
+    const int last = query - key + acc_row(0) - acc_col(0);
+#pragma unroll
+    for (int i = 0; i < R; i++)
+        if ((i >> 2) * 8 + (i & 1) > last + (i >> 1 & 1) * 8) s[i] = minus_inf();
+}
+
 // as_operand packs a result [64, 16·KS] as the A operand of a product.
 template <int KS> HD void as_operand(u32 (&p)[KS][4], const float (&s)[8 * KS]) {
 #pragma unroll
