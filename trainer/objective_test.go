@@ -217,8 +217,8 @@ func TestDirectLossOnSeveralDevices(t *testing.T) {
 	}
 }
 
-// TestDirectLossBeginsAtRatioOne: in the first update every ratio is exactly 1, in bf16 too, and entropies are the two-pass path's
-// to the bit.
+// TestDirectLossBeginsAtRatioOne: in the first update every ratio is exactly 1, in bf16 too, and entropies and
+// log-probs are the two-pass path's to the bit.
 func TestDirectLossBeginsAtRatioOne(t *testing.T) {
 	dir := planPolicy(t)
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
@@ -249,6 +249,9 @@ func TestDirectLossBeginsAtRatioOne(t *testing.T) {
 			}
 			if device.entropy != host.entropy || device.stats.Tokens != host.stats.Tokens {
 				t.Errorf("%s, %s: entropy %v, on the host %v", name, dtype, device.entropy, host.entropy)
+			}
+			if device.mismatch != host.mismatch { // sums over log-probs
+				t.Errorf("%s, %s: against the server %+v, on the host %+v", name, dtype, device.mismatch, host.mismatch)
 			}
 		}
 	}
