@@ -23,6 +23,8 @@ struct MBarrier {
     unsigned expected, pending; // arrivals of a phase, and still missing ones
     int64_t bytes;              // expected and not yet there; below 0 where they came before they were expected
     unsigned phase;             // of the one under way, 0 or 1
+    unsigned initialiser;       // thread
+    bool visible;               // to the TMA unit
     std::vector<Fiber *> waiting;
     Order arriving, done;
 };
@@ -58,6 +60,8 @@ struct Wgmma {
     std::shared_ptr<Accumulator> d;
     bool add, a_in_registers, trans_a, trans_b;
     uint32_t a[32][4];
+    const uint32_t *registers[32]; // that a was read from, with a_in_registers
+    const void *pc;
     uint64_t desc_a, desc_b;
     uint64_t group;
     bool done;

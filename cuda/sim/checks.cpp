@@ -19,7 +19,9 @@ struct Access {
     uint32_t generation, block, clock;
     uint16_t thread;
     const void *pc;
+    uint32_t fence; // fences of the asynchronous proxy that the thread had made; ASYNC: that proxy's own access
 };
+constexpr uint32_t ASYNC = ~0u;
 
 // Unit is what is known of 2 bytes: the last write and two reads that nothing orders, more readers are forgotten.
 struct Unit {
@@ -39,6 +41,7 @@ struct Clock {
 
 std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
 Clock clocks[MAX_THREADS];
+uint32_t fences[MAX_THREADS]; // of the asynchronous proxy, in this block
 uint32_t generation = 1, launch_start = 1, block_start = 1, block_number;
 
 Unit &unit(uintptr_t p) {
@@ -65,9 +68,9 @@ void join(std::vector<uint32_t> &to, const std::vector<uint32_t> &from) {
     for (size_t i = 0; i < from.size(); i++) to[i] = std::max(to[i], from[i]);
 }
 
-Access now(const void *pc) {
+Access now(const void *pc, bool async = false) {
     unsigned t = self->thread.x;
-    return {generation, block_number, clock_of(t).of[t], (uint16_t)t, pc};
+    return {generation, block_number, clock_of(t).of[t], (uint16_t)t, pc, async ? ASYNC : fences[t]};
 }
 
 bool happened(const Access &a, uint32_t since) { return a.generation && a.generation >= since; }
@@ -122,10 +125,19 @@ std::string name_of(Block &b, uintptr_t p) {
            line_of(pc).c_str(), who, other_wrote ? "wrote" : "read", line_of(other.pc).c_str());
 }
 
+// check_proxy: async access of memory that was last written as threads write.
+void check_proxy(const Unit &u, uintptr_t p, const void *pc) {
+    if (u.write.fence == ASYNC || fences[u.write.thread] > u.write.fence) return;
+    Block &b = *running;
+    b.fail("race: wgmma or the TMA unit uses %s at %s, which thread %u wrote at %s without async_proxy_fence since", name_of(b, p).c_str(),
+           line_of(pc).c_str(), u.write.thread, line_of(u.write.pc).c_str());
+}
+
 // check_unit looks at one unit and notes the access. scratch is memory of the block alone, which starts undefined.
-void check_unit(uintptr_t p, bool write, const void *pc, bool scratch) {
+void check_unit(uintptr_t p, bool write, const void *pc, bool scratch, bool async) {
     Unit &u = unit(p);
     uint32_t since = scratch ? block_start : launch_start;
+    if (async && scratch && happened(u.write, since)) check_proxy(u, p, pc);
     if (u.copying && happened(u.write, since)) {
         Block &b = *running;
         b.fail("race: it %s %s at %s while the copy of thread %u at %s is under way", write ? "writes" : "reads", name_of(b, p).c_str(),
@@ -137,14 +149,14 @@ void check_unit(uintptr_t p, bool write, const void *pc, bool scratch) {
             running->fail("uninitialised: it reads %s at %s, where nothing was written", name_of(*running, p).c_str(), line_of(pc).c_str());
         for (Access &r : u.read)
             if (!happened(r, since) || ordered(r)) {
-                r = now(pc);
+                r = now(pc, async);
                 break;
             }
         return;
     }
     for (Access &r : u.read)
         if (happened(r, since) && !ordered(r)) fail_race(p, write, pc, r, false);
-    u.write = now(pc);
+    u.write = now(pc, async);
     u.copying = false;
 }
 
@@ -164,6 +176,7 @@ void check_launch() {
 
 void check_block(Block &b) {
     block_start = ++generation;
+    std::fill(fences, fences + MAX_THREADS, 0);
     block_number = b.fibers[0].block.x + b.fibers[0].grid.x * (b.fibers[0].block.y + b.fibers[0].grid.y * b.fibers[0].block.z);
 }
 
@@ -196,7 +209,7 @@ void check_acquire(const Order &o) {
     c.joined = true;
 }
 
-void check_access(const void *where, size_t bytes, bool write, const void *pc) {
+static void check_bytes(const void *where, size_t bytes, bool write, const void *pc, bool async) {
     if (!running) return;
     Block &b = *running;
     const char *p = static_cast<const char *>(where);
@@ -207,8 +220,12 @@ void check_access(const void *where, size_t bytes, bool write, const void *pc) {
     if (scratch && !inside)
         b.fail("outside: it %s %zu bytes beyond a shared variable at %s", write ? "writes" : "reads", bytes, line_of(pc).c_str());
     uintptr_t from = reinterpret_cast<uintptr_t>(p) / UNIT * UNIT, to = reinterpret_cast<uintptr_t>(p) + bytes;
-    for (; from < to; from += UNIT) check_unit(from, write, pc, scratch);
+    for (; from < to; from += UNIT) check_unit(from, write, pc, scratch, async);
 }
+
+void check_access(const void *where, size_t bytes, bool write, const void *pc) { check_bytes(where, bytes, write, pc, false); }
+void check_async_access(const void *where, size_t bytes, bool write, const void *pc) { check_bytes(where, bytes, write, pc, true); }
+void check_proxy_fence() { fences[self->thread.x]++; }
 
 void check_copy_issued(const Copy &c, const void *pc) {
     if (c.src) check_access(c.src, 16, false, pc);
@@ -231,11 +248,11 @@ template <class F> static void each_unit(const Bulk &c, F f) {
 }
 
 void check_bulk_issued(const Bulk &c, const void *pc) {
-    check_access(c.dst, (size_t)c.rows * c.row_bytes, true, pc);
+    check_async_access(c.dst, (size_t)c.rows * c.row_bytes, true, pc);
     each_unit(c, [](Unit &u) { u.copying = true; });
     for (int64_t y = std::max<int64_t>(c.y, 0); y < std::min<int64_t>(c.y + c.rows, c.src_rows); y++) {
         int64_t from = std::max<int64_t>(c.x, 0), to = std::min<int64_t>(c.x + c.row_bytes, c.src_width);
-        if (from < to) check_access(c.src + y * c.src_stride + from, to - from, false, pc);
+        if (from < to) check_async_access(c.src + y * c.src_stride + from, to - from, false, pc);
     }
 }
 

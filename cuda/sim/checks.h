@@ -4,6 +4,7 @@
 //
 // Two accesses of which one is a write are a race unless a barrier of the block lies between them, a __syncwarp of lanes of
 // one warp does, or a named barrier or mbarrier does, or one thread made both. Shuffles, mma and ldmatrix order no memory. Blocks of a launch are never ordered.
+// What a thread wrote to shared memory and did not fence since, wgmma and the TMA unit must not touch.
 // A cp.async writes from its issue to the wait that covers it. Memory is looked at in units of 2 bytes.
 #pragma once
 #include "fiber.h"
@@ -17,6 +18,8 @@ void check_block(Block &b);
 void check_barrier(Block &b);
 void check_warp_barrier(Warp &w, unsigned mask);
 void check_access(const void *p, size_t bytes, bool write, const void *pc);
+void check_async_access(const void *p, size_t bytes, bool write, const void *pc); // by wgmma or the TMA unit
+void check_proxy_fence();
 void check_copy_issued(const Copy &c, const void *pc);
 void check_copy_done(const Copy &c);
 void check_release(Order &o); // what the current thread did is before what acquires o
@@ -30,6 +33,8 @@ inline void check_block(Block &) {}
 inline void check_barrier(Block &) {}
 inline void check_warp_barrier(Warp &, unsigned) {}
 inline void check_access(const void *, size_t, bool, const void *) {}
+inline void check_async_access(const void *, size_t, bool, const void *) {}
+inline void check_proxy_fence() {}
 inline void check_copy_issued(const Copy &, const void *) {}
 inline void check_copy_done(const Copy &) {}
 inline void check_release(Order &) {}

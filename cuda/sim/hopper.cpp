@@ -49,8 +49,14 @@ void mbar_init(void *bar, unsigned arrivals, Site site) {
     if (reinterpret_cast<uintptr_t>(bar) % 8 || !b.in_shared(bar, 8)) b.fail("mbarrier at %s:%d: it is not an aligned u64 in shared memory", site.file, site.line);
     if (!arrivals || arrivals >= 1u << 20) b.fail("mbarrier at %s:%d: %u arrivals", site.file, site.line, arrivals);
     if (find(b, bar)) b.fail("mbarrier at %s:%d: it is initialised a second time", site.file, site.line);
-    b.async.mbarriers.push_back({bar, arrivals, arrivals, 0, 0, {}, {}, {}});
+    b.async.mbarriers.push_back({bar, arrivals, arrivals, 0, 0, self->thread.x, false, {}, {}, {}});
 }
+
+void mbar_fence() {
+    for (MBarrier &m : running->async.mbarriers) m.visible |= m.initialiser == self->thread.x;
+}
+
+void async_proxy_fence() { check_proxy_fence(); }
 
 void mbar_arrive(void *bar, unsigned expect_bytes, Site site) {
     MBarrier &m = mbarrier(bar, site);
@@ -82,6 +88,7 @@ static void start(Bulk c, Site site, const void *pc) {
     if (!b.in_shared(c.dst, bytes)) b.fail("bulk copy at %s:%d: its %zu bytes do not fit into the block's shared memory", site.file, site.line, bytes);
     c.dst_address = b.shared_address(c.dst);
     MBarrier &m = mbarrier(c.barrier, site);
+    if (!m.visible) b.fail("mbarrier at %s:%d: no mbar_fence since it was initialised", site.file, site.line);
     check_bulk_issued(c, pc);
     check_release(m.arriving);
     b.async.bulks.push_back(c);

@@ -162,7 +162,7 @@ func TestWgmmaGroups(t *testing.T) {
 	l := launch{kernel: "wgmma_groups", threads: 128, dynamic: 4096, out: 256}
 	for _, o := range []Options{{}, {Checked: true}} {
 		for seed := range uint64(6) {
-			l.seed, l.options = seed, o
+			l.seed, l.options, l.p[1] = seed, o, int(seed%2)
 			out, _ := l.must(t)
 			for i, want := range map[int]float32{0: 65, 127: 65, 128: 34, 255: 34} {
 				if got := math.Float32frombits(out[i]); got != want {
@@ -171,18 +171,19 @@ func TestWgmmaGroups(t *testing.T) {
 			}
 		}
 	}
-	l.seed, l.options = 0, Options{}
+	l.seed, l.options, l.p[1] = 0, Options{}, 1
 	l.p[0] = 3
 	if out, _ := l.must(t); out[0] != 0xffffffff {
 		t.Errorf("a result that is read before its wait is %08x", out[0])
 	}
-	for p, want := range map[int]string{1: "wgmma_fence", 2: "wrote a register of the result", 4: "a wgmma is under way"} {
-		l.p[0] = p
+	for p, want := range map[int]string{1: "wgmma_fence", 2: "wrote a register of the result", 4: "a wgmma is under way",
+		5: "without async_proxy_fence", 6: "race", 7: "wrote a register of A"} {
+		l.p[0], l.options.Checked = p, p == 5 || p == 6
 		if _, _, err := l.run(t); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("fault %d: %v", p, err)
 		}
 	}
-	l.p[0], l.dynamic = 0, 4000
+	l.p[0], l.options.Checked, l.dynamic = 0, false, 4000
 	if _, _, err := l.run(t); err == nil {
 		t.Error("no error where B is not all in shared memory")
 	}
@@ -289,7 +290,7 @@ func TestNumberedBarriers(t *testing.T) {
 func TestMbarrierFaults(t *testing.T) {
 	for p, text := range map[int]string{
 		1: "not initialised", 2: "deadlock", 3: "1 arrivals and 0 bytes missing", 4: "multiples of 16", 5: "ends while a bulk copy is under way",
-		6: "do not fit", 7: "more arrivals than the 1", 8: "a second time",
+		6: "do not fit", 7: "more arrivals than the 1", 8: "a second time", 9: "no mbar_fence",
 	} {
 		for seed := range uint64(3) {
 			if p == 5 && seed > 0 {

@@ -94,12 +94,13 @@ std::shared_ptr<Accumulator> accumulator(Block &b, Warp &w, WgmmaQueue &q, const
     return d;
 }
 
-// note_reads tells the checked build what a product reads: 8 values along a row at a time.
-void note_reads(Block &b, Warp &w, const Wgmma &p, const void *pc) {
+// note_reads tells the checked build what a product reads: 8 values along a row at a time. It does so when the product
+// starts and when it is waited for.
+void note_reads(Block &b, Warp &w, const Wgmma &p) {
     if (!CHECKED) return;
     auto note = [&](uint64_t desc, unsigned from, unsigned count, bool along) {
         for (unsigned i = from; i < from + count; i += along ? 8 : 1)
-            for (unsigned k = 0; k < 16; k += along ? 1 : 8) check_access(value_at(b, desc, i, k, along), 16, false, pc);
+            for (unsigned k = 0; k < 16; k += along ? 1 : 8) check_async_access(value_at(b, desc, i, k, along), 16, false, p.pc);
     };
     if (!p.a_in_registers) note(p.desc_a, first_row(b, w), 16, p.trans_a);
     note(p.desc_b, 0, p.d->n, p.trans_b);
@@ -114,9 +115,10 @@ void run_wgmma(Block &b, Warp &w, unsigned) {
         if (o[l]->desc_a != o[0]->desc_a || o[l]->desc_b != o[0]->desc_b) b.fail("wgmma: lanes of a warp give different descriptors");
     }
     if ((o[0]->desc_b | o[0]->desc_a) >> 49 & 7) b.fail("wgmma: matrix base offsets are not modelled");
-    Wgmma p = {accumulator(b, w, q, o), o[0]->add, o[0]->a != nullptr, o[0]->trans_a, o[0]->trans_b, {}, o[0]->desc_a, o[0]->desc_b, q.groups, false};
-    for (unsigned l = 0; l < LANES && o[l]->a; l++) std::copy_n(o[l]->a, 4, p.a[l]);
-    note_reads(b, w, p, w.fiber[0].pc);
+    Wgmma p = {accumulator(b, w, q, o), o[0]->add, o[0]->a != nullptr, o[0]->trans_a, o[0]->trans_b, {}, {}, w.fiber[0].pc,
+               o[0]->desc_a, o[0]->desc_b, q.groups, false};
+    for (unsigned l = 0; l < LANES && o[l]->a; l++) std::copy_n(o[l]->a, 4, p.a[l]), p.registers[l] = o[l]->a;
+    note_reads(b, w, p);
     q.products.push_back(p);
     if (b.seed && b.below(4) == 0) multiply_all(b, w, q, q.groups + 1);
 }
@@ -135,11 +137,19 @@ void give_back(Block &b, Accumulator &d) {
         }
 }
 
+// check_operand: the registers of A belong to the product until it is waited for.
+void check_operand(Block &b, const Wgmma &p) {
+    for (unsigned l = 0; l < LANES && p.a_in_registers; l++)
+        if (memcmp(p.registers[l], p.a[l], sizeof p.a[l])) b.fail("wgmma: lane %u wrote a register of A while the product was under way", l);
+}
+
 void run_wait(Block &b, Warp &w, unsigned) {
     WgmmaQueue &q = queue(b, w);
     unsigned left = *static_cast<unsigned *>(w.fiber[0].operands);
     uint64_t before = q.groups > left ? q.groups - left : 0;
     multiply_all(b, w, q, before);
+    for (Wgmma &p : q.products)
+        if (p.group < before) note_reads(b, w, p), check_operand(b, p);
     for (Wgmma &p : q.products)
         if (p.group < before && --p.d->uses == 0) give_back(b, *p.d), q.fenced = false;
     q.products.erase(std::remove_if(q.products.begin(), q.products.end(), [&](const Wgmma &p) { return p.group < before; }), q.products.end());

@@ -45,12 +45,13 @@ KERNEL(wgmma_raw, Args, 128) {
 }
 
 // Two accumulators and groups in flight: d0 += A B twice, d1 += A B once; A, B [64,16] of ones and p[1], no swizzle.
-// out: d0[0], d1[0] of each thread. p[0]: 1 no fence, 2 touches d0 early, 3 reads d0 early, 4 never waits.
+// out: d0[0], d1[0] of each thread. p[0]: 1 no fence, 2 touches d0 early, 3 reads d0 early, 4 never waits, 5 no fence of the
+// asynchronous proxy, 6 writes B before the wait, 7 touches A's registers early; with p[1] d1's A comes from registers.
 KERNEL(wgmma_groups, Args, 128) {
     DYNAMIC(u8, memory);
     u32 *m = reinterpret_cast<u32 *>(&memory);
     for (int i = threadIdx.x; i < 512; i += blockDim.x) m[i] = 0x3f803f80, m[512 + i] = 0x40004000; // 1, 2
-    async_proxy_fence();
+    if (a.p[0] != 5) async_proxy_fence();
     __syncthreads();
     u64 A = wgmma_desc(m, 128, 256, SWIZZLE_NONE), B = wgmma_desc(m + 512, 128, 256, SWIZZLE_NONE);
     float d0[32], d1[32], seen = 0;
@@ -59,8 +60,12 @@ KERNEL(wgmma_groups, Args, 128) {
     wgmma<false, false>(d0, A, B);
     wgmma<false, false>(d0, A, B);
     wgmma_commit();
-    wgmma<false, false>(d1, A, B);
+    u32 ones[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+    if (a.p[1]) wgmma<false>(d1, ones, B);
+    else wgmma<false, false>(d1, A, B);
     wgmma_commit();
+    if (a.p[0] == 6) m[512 + threadIdx.x] = 0x40004000;
+    if (a.p[0] == 7) ones[1] = 0;
     if (a.p[0] == 2) d0[3] = 5;
     if (a.p[0] == 3) seen = d0[0];
     wgmma_wait<1>();
@@ -136,6 +141,7 @@ KERNEL(mbarrier_faults, Args, 64) {
     SHARED_ARRAY(u64, bar, 2);
     DYNAMIC(u32, m);
     if (threadIdx.x == 0 && a.p[0] != 1) mbar_init(bar, 1);
+    if (a.p[0] != 9) mbar_fence();
     __syncthreads();
     if (a.p[0] == 1) mbar_arrive(bar);
     if (a.p[0] == 2 && threadIdx.x == 0) mbar_expect(bar, 16), bulk_load(&m, a.in, 32, bar), mbar_wait(bar, 0);
@@ -145,4 +151,5 @@ KERNEL(mbarrier_faults, Args, 64) {
     if (a.p[0] == 6 && threadIdx.x == 0) bulk_load(&m + 1020, a.in, 32, bar);
     if (a.p[0] == 7 && threadIdx.x == 0) mbar_expect(bar, 32), mbar_arrive(bar);
     if (a.p[0] == 8 && threadIdx.x == 0) mbar_init(bar, 2);
+    if (a.p[0] == 9 && threadIdx.x == 0) mbar_expect(bar, 32), bulk_load(&m, a.in, 32, bar), mbar_wait(bar, 0);
 }
