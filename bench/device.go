@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"harness-s/cuda"
@@ -138,15 +137,10 @@ func (m *Measurement) rate(c Case, info cuda.DeviceInfo) {
 	}
 }
 
-// DataSheet finds a device's data sheet by the name that its driver gives, for example "NVIDIA H200".
+// DataSheet finds what a prediction needs of a device by the name that its driver gives.
 func DataSheet(info cuda.DeviceInfo) (ModelDevice, bool) {
-	name := strings.ReplaceAll(strings.ToLower(info.Name), " ", "")
-	for _, d := range modelDevices {
-		if strings.Contains(name, d.Key) && d.Major == info.Major {
-			return d, true
-		}
-	}
-	return ModelDevice{}, false
+	d, ok := cuda.DataSheetOf(info)
+	return modelDevice(d), ok
 }
 
 // String is one line for people.

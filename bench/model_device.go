@@ -10,14 +10,10 @@ import (
 	"harness-s/internal/hsm"
 )
 
-// ModelDevice is what a prediction needs of a device, from its maker's data sheet.
+// ModelDevice is what a prediction needs of a device.
 type ModelDevice struct {
-	cuda.DeviceInfo
-	Key        string
-	Arch       string  // of the images that it runs
-	BF16       float64 // dense FLOP/s with fp32 sums
-	Bandwidth  float64 // bytes/s
-	ThreadsSM  int     // resident at most on a multiprocessor
+	cuda.DataSheet
+	ThreadsSM  int // resident at most on a multiprocessor
 	BlocksSM   int
 	TensorPeak float64 // share of BF16 that mma.sync can reach
 }
@@ -37,38 +33,24 @@ const (
 	reservedBlock = 1024 // bytes of shared memory a block that the driver keeps
 )
 
-// modelDevice fills in what devices of a compute capability have in common.
-func modelDevice(key, name, arch string, cc, sms int, memoryGB, tflops, gbs float64, l2MB int) ModelDevice {
-	d := ModelDevice{Key: key, Arch: arch, BF16: tflops * 1e12, Bandwidth: gbs * 1e9, ThreadsSM: 2048, BlocksSM: 32, TensorPeak: productShare}
-	d.DeviceInfo = cuda.DeviceInfo{Name: name, Memory: int64(memoryGB * 1e9), SMs: sms, Major: cc / 10, Minor: cc % 10, L2: l2MB << 20}
-	switch cc {
-	case 80:
-		d.SharedPerSM = 164 << 10
+// modelDevice adds what devices of a compute capability have in common.
+func modelDevice(sheet cuda.DataSheet) ModelDevice {
+	d := ModelDevice{DataSheet: sheet, ThreadsSM: 2048, BlocksSM: 32, TensorPeak: productShare}
+	switch sheet.Major*10 + sheet.Minor {
 	case 90, 100:
-		d.SharedPerSM, d.TensorPeak = 228<<10, mmaSync90
+		d.TensorPeak = mmaSync90
 	case 89, 120:
-		d.SharedPerSM, d.ThreadsSM, d.BlocksSM = 100<<10, 1536, 24
+		d.ThreadsSM, d.BlocksSM = 1536, 24
 	}
-	d.SharedOptin = d.SharedPerSM - reservedBlock
 	return d
-}
-
-var modelDevices = []ModelDevice{
-	modelDevice("a100", "A100 SXM 80GB", "sm_80", 80, 108, 80, 312, 2039, 40),
-	modelDevice("h100", "H100 SXM", "sm_90a", 90, 132, 80, 989, 3350, 50),
-	modelDevice("h200", "H200 SXM", "sm_90a", 90, 132, 141, 989, 4800, 50),
-	modelDevice("b200", "B200", "sm_100a", 100, 148, 180, 2250, 8000, 126),
-	modelDevice("l40s", "L40S", "sm_80", 89, 142, 48, 362, 864, 96),
-	modelDevice("rtx4090", "RTX 4090", "sm_80", 89, 128, 24, 165, 1008, 72),
-	modelDevice("rtx5090", "RTX 5090", "sm_120", 120, 170, 32, 210, 1792, 96),
 }
 
 // ModelDeviceByKey finds a device by its short name, for example h200.
 func ModelDeviceByKey(key string) (ModelDevice, error) {
 	keys := map[string]bool{}
-	for _, d := range modelDevices {
+	for _, d := range cuda.DataSheets() {
 		if d.Key == key {
-			return d, nil
+			return modelDevice(d), nil
 		}
 		keys[d.Key] = true
 	}

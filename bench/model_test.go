@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	"harness-s/cuda"
 	"harness-s/internal/hsm"
 )
 
 // The host code of every operation at real shapes launches what each device takes: grids, threads, shared memory, memory.
 // The simulator cannot show this: its shapes are small.
 func TestRealShapesLaunchOnEveryDevice(t *testing.T) {
-	for _, d := range modelDevices {
+	for _, sheet := range cuda.DataSheets() {
+		d := modelDevice(sheet)
 		for _, size := range []string{"0.8b", "9b"} {
 			list, err := PredictKernels(d, size, 32768)
 			if err != nil {

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"harness-s/bench"
 	"harness-s/cuda"
 	"harness-s/kernels"
 	"harness-s/model"
@@ -37,6 +36,6 @@ func peakFLOPS(info cuda.DeviceInfo, dtype kernels.DType) float64 {
 	if dtype != kernels.BF16 {
 		return 0
 	}
-	sheet, _ := bench.DataSheet(info)
+	sheet, _ := cuda.DataSheetOf(info)
 	return sheet.BF16
 }

@@ -4,7 +4,6 @@ import (
 	"math"
 	"testing"
 
-	"harness-s/bench"
 	"harness-s/cuda"
 	"harness-s/kernels"
 	"harness-s/model"
@@ -14,17 +13,17 @@ import (
 // TestModelFLOPUtilisation: what is counted as the model's arithmetic is what the products of a pass on a recorded H200 come to,
 // attention and the gated delta rule added by their formulas; the share is of its data sheet's rate.
 func TestModelFLOPUtilisation(t *testing.T) {
-	sheet, err := bench.ModelDeviceByKey("h200")
-	if err != nil {
-		t.Fatal(err)
+	h200, known := cuda.DataSheetOf(cuda.DeviceInfo{Name: "NVIDIA H200", Major: 9})
+	if !known {
+		t.Fatal("no data sheet of an H200")
 	}
 	const ranks = 1
-	shape, err := bench.Size("0.8b")
-	if err != nil {
-		t.Fatal(err)
+	shape := model.Config{ // as the 0.8B model, with four layers
+		Vocab: 248320, Hidden: 1024, MLP: 3584, Hq: 8, Hk: 2, D: 256, RotaryFactor: 0.25, RopeTheta: 1e7,
+		GDNHk: 16, GDNHv: 16, Dk: 128, Dv: 128, K: 4, Eps: 1e-6, Tied: true, MaxPosition: 262144,
+		LayerTypes: []string{model.LinearAttention, model.LinearAttention, model.LinearAttention, model.FullAttention},
 	}
-	shape.LayerTypes = shape.LayerTypes[:4] // three of the gated delta rule, one of attention
-	l, rec, m := recordedLearner(t, shape, sheet.DeviceInfo, ranks)
+	l, rec, m := recordedLearner(t, shape, h200.DeviceInfo, ranks)
 	batches := someRollouts(loss.Loss{}, 1)
 	batch := batches[0].forModel()[0]
 	coef := make([]float32, len(batch.Tokens))
