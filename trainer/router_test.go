@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
@@ -11,7 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"harness-s/rollout"
 	"harness-s/router"
 	"harness-s/router/llm/llmtest"
 	"harness-s/trainer/runfolder"
@@ -154,6 +157,54 @@ func explained(t *testing.T, g *rig) {
 	}
 	if len(route.Profiles) == 0 {
 		t.Error("no profiles")
+	}
+}
+
+// meeting is a router whose Prepare ends when the base rollouts of the same tasks have begun.
+type meeting struct {
+	Router
+	asked chan []rollout.Task
+}
+
+func (m *meeting) Prepare(_ context.Context, tasks []rollout.Task) error {
+	select {
+	case m.asked <- tasks:
+		return nil
+	case <-time.After(time.Minute):
+		return errors.New("no rollouts ran while the router prepared")
+	}
+}
+
+// The ballots for a step's tasks are asked for while its base rollouts run: each of the two waits for the other here.
+func TestVotesAreAskedForBesideTheRollouts(t *testing.T) {
+	g := newRig(t)
+	g.cfg.Rescue.Mode, g.cfg.Eval.Ends = ModeRouted, []string{"h0"} // evaluations of routed prepare before they roll out
+	asked, steps := make(chan []rollout.Task), 0
+	g.build = func(_ context.Context, c Config, from Sources) (Parts, error) {
+		p, _, w, err := fakeParts(c, from.Model)
+		p.Router = &meeting{p.Router, asked}
+		w.before = func(jobs []rollout.Job) error {
+			if jobs[0].Phase != "train" || jobs[0].Attempt != 0 { // a rescue's attempts count on from n
+				return nil
+			}
+			steps++
+			select {
+			case tasks := <-asked:
+				for i, task := range tasks {
+					if id := jobs[i*c.Rollout.N].Task.ID; id != task.ID {
+						t.Errorf("prepared %s, and %s is at work", task.ID, id)
+					}
+				}
+				return nil
+			case <-time.After(time.Minute):
+				return errors.New("the router was not asked to prepare")
+			}
+		}
+		return p, err
+	}
+	g.must(t)
+	if steps < 2 {
+		t.Errorf("%d steps", steps)
 	}
 }
 
