@@ -110,7 +110,7 @@ func (f *Function) Launch(s *Stream, grid [3]int, threads, dynamicShared int, ar
 	if !s.begin(o) || !f.ready(s, o) {
 		return
 	}
-	s.d.check(C.hs_launch(s.d.c, f.h, C.uint(grid[0]), C.uint(grid[1]), C.uint(grid[2]), C.uint(threads), C.uint(dynamicShared), s.h, args, C.size_t(size)), o)
+	s.d.check(C.hs_launch(s.d.c, f.h, C.uint(grid[0]), C.uint(grid[1]), C.uint(grid[2]), C.uint(threads), C.uint(dynamicShared), s.h, args), o)
 }
 
 // ready checks what the driver would refuse with less to say, and raises the function's shared limit when needed.

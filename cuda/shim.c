@@ -251,17 +251,20 @@ int hs_function_params(hs_device *d, uintptr_t function, int64_t *bytes) {
     ENTER(d);
     *bytes = -1;
     if (!d->r->param_info) return 0;
-    size_t end = 0, offset, size;
-    for (size_t i = 0; !d->r->param_info(function, i, &offset, &size); i++) end = offset + size; // the first index past the last one fails
-    *bytes = (int64_t)end;
+    size_t first = 0, end = 0, offset, size;
+    for (size_t i = 0; !d->r->param_info(function, i, &offset, &size); i++) { // the first index past the last one fails
+        if (i == 0) first = offset; // not 0 where a parameter is aligned to more than where the device keeps them
+        end = offset + size;
+    }
+    *bytes = (int64_t)(end - first);
     return 0;
 }
 
 int hs_launch(hs_device *d, uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
-              uintptr_t stream, const void *args, size_t bytes) {
+              uintptr_t stream, const void *args) {
     ENTER(d);
-    void *extra[] = {(void *)1 /* CU_LAUNCH_PARAM_BUFFER_POINTER */, (void *)args, (void *)2 /* .._SIZE */, &bytes, NULL /* .._END */};
-    return d->r->launch(function, gx, gy, gz, threads, 1, 1, shared, stream, NULL, extra);
+    void *params[] = {(void *)args};
+    return d->r->launch(function, gx, gy, gz, threads, 1, 1, shared, stream, params, NULL);
 }
 
 int hs_tensor_map(hs_device *d, void *map, uint64_t base, uint64_t rows, uint64_t columns, uint32_t box_rows, uint32_t box_columns) {

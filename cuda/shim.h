@@ -57,9 +57,10 @@ int hs_function_get(hs_device *d, uintptr_t function, int attribute, int *value)
 int hs_function_set(hs_device *d, uintptr_t function, int attribute, int value);
 // hs_function_params: the bytes of all parameters, or -1 where the driver cannot tell.
 int hs_function_params(hs_device *d, uintptr_t function, int64_t *bytes);
-// args is the packed parameter block of `bytes` bytes.
+// args is the kernel's one parameter. The driver puts it where the kernel wants it: a struct with tensor maps is aligned to 64
+// bytes, which a packed parameter buffer would have to know.
 int hs_launch(hs_device *d, uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
-              uintptr_t stream, const void *args, size_t bytes);
+              uintptr_t stream, const void *args);
 
 // hs_tensor_map writes the 128 bytes of a map of a bf16 matrix [rows, columns], rows one after another, for boxes of
 // box_rows and box_columns (of 128 bytes at most, swizzled over as many).

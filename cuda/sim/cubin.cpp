@@ -42,9 +42,9 @@ template <class T> static T load(const unsigned char *p, int i = 0) {
 }
 
 static void read_kernel_info(const unsigned char *p, size_t n, CubinKernel &k) {
-    enum { MAX_THREADS = 0x05, PARAM_BYTES = 0x19 };
+    enum { MAX_THREADS = 0x05, PARAM_INFO = 0x17 };
     records(p, n, [&](int attribute, const unsigned char *value, size_t bytes) {
-        if (attribute == PARAM_BYTES && bytes == 2) k.param_bytes = load<uint16_t>(value);
+        if (attribute == PARAM_INFO && bytes == 12) k.param_bytes = load<uint32_t>(value, 2) >> 18; // kernels take one struct
         if (attribute == MAX_THREADS && bytes == 12)
             k.max_threads = (int)(load<uint32_t>(value) * load<uint32_t>(value, 1) * load<uint32_t>(value, 2));
     });

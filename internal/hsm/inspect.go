@@ -94,13 +94,17 @@ func (e *Entry) read(f *elf.File, name string) error {
 			e.Constant += int(s.Size)
 		}
 	}
-	described := 0
+	first, end := -1, 0 // of the parameters; first is not 0 where one is aligned to more than the place of all
 	err := eachAttribute(f.Section(".nv.info."+name), func(attr byte, value int, v []byte) {
 		switch {
 		case attr == attrParamSize:
 			e.Params = value
 		case attr == attrParamInfo && len(v) >= 12:
-			described += int(binary.LittleEndian.Uint32(v[8:]) >> 18)
+			offset := int(binary.LittleEndian.Uint16(v[6:]))
+			if first < 0 || offset < first {
+				first = offset
+			}
+			end = max(end, offset+int(binary.LittleEndian.Uint32(v[8:])>>18))
 		case attr == attrMaxThreads && len(v) >= 12:
 			e.MaxThreads = 1
 			for i := range 3 {
@@ -108,8 +112,11 @@ func (e *Entry) read(f *elf.File, name string) error {
 			}
 		}
 	})
-	if err == nil && described > e.Params {
-		err = fmt.Errorf("parameters of %d bytes in %d bytes", described, e.Params)
+	if err == nil && end > e.Params {
+		err = fmt.Errorf("parameters of %d bytes in %d bytes", end, e.Params)
+	}
+	if first > 0 {
+		e.Params = end - first
 	}
 	return err
 }
