@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -233,6 +234,29 @@ func TestCompareRecipes(t *testing.T) {
 		}
 		if len(p.Seeds) < 3 {
 			t.Errorf("%s: seeds %v", path, p.Seeds)
+		}
+		if path == "recipes/quickstart.yaml" {
+			continue
+		}
+		// The paper's controls, none left out.
+		var have []string
+		for _, a := range p.Arms {
+			c, err := p.config(&a, p.Seeds[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := c.Rescue.Mode
+			if a.Frozen != "" {
+				name = "frozen " + a.Frozen
+			} else if name == ModeRouted {
+				name = fmt.Sprintf("%s %s, re-anchoring %t", name, c.Router.Profiles, c.Router.Refresh > 0)
+			}
+			have = append(have, name)
+		}
+		slices.Sort(have)
+		want := []string{"frozen best", "frozen routed", ModeMixture, ModeOff, ModePrefix, ModeRandom, ModeRepeat, ModeResample, "routed adaptive, re-anchoring true", "routed fixed, re-anchoring false"}
+		if slices.Sort(want); !slices.Equal(have, want) {
+			t.Errorf("%s: arms %q, want %q", path, have, want)
 		}
 	}
 }
