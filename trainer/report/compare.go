@@ -77,7 +77,7 @@ func (v comparisonView) figure(title, caption string, w, h float64, body string)
 	if body == "" {
 		return template.HTML(fmt.Sprintf(`<figure class="chart wide"><figcaption>%s</figcaption><p>no data yet</p></figure>`, template.HTMLEscapeString(title)))
 	}
-	return template.HTML(fmt.Sprintf(`<figure class="chart wide"><figcaption>%s</figcaption><svg viewBox="0 0 %g %g" role="img" aria-label="%s">%s</svg><p>%s</p></figure>`,
+	return template.HTML(fmt.Sprintf(`<figure class="chart wide"><figcaption>%s</figcaption><div class="scroll"><svg viewBox="0 0 %g %g" role="img" aria-label="%s">%s</svg></div><p>%s</p></figure>`,
 		template.HTMLEscapeString(title), w, h, template.HTMLEscapeString(title), body, template.HTMLEscapeString(caption+" From "+v.command+".")))
 }
 

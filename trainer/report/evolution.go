@@ -326,8 +326,8 @@ func (e *evolved) refusals() []rejectedRow {
 
 // Sizes of the tree and the matrix in SVG units.
 const (
-	leafH, columnW, boxW, boxH = 26, 272, 228, 20
-	cellSize, labelW           = 12, 210
+	leafH, columnW, boxW, boxH   = 26, 272, 228, 20
+	cellSize, labelW, labelCharW = 12, 210, 7
 )
 
 // drawTree lays the lineage out with the base on the left, a column a generation.
@@ -401,13 +401,17 @@ func drawMatrix(m evolve.Matrix) template.HTML {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(m.Tasks[a].Kind, m.Tasks[b].Kind) })
 	var b strings.Builder
-	top := 20
-	kind := ""
+	top := 32
+	kind, end, line := "", 0, 0 // end: where the label before ends, about; a label that would touch it stands a line lower or higher
 	x := func(column int) int { return labelW + column*cellSize }
 	for c, t := range order {
 		if k := m.Tasks[t].Kind; k != kind {
 			kind = k
-			fmt.Fprintf(&b, `<text class="tick" x="%d" y="12">%s</text><line class="grid" x1="%d" x2="%d" y1="2" y2="%d"/>`, x(c)+2, template.HTMLEscapeString(k), x(c), x(c), top+len(m.Rows)*cellSize)
+			if line = 1 - line; x(c) > end {
+				line = 0
+			}
+			end = x(c) + labelCharW*len(k)
+			fmt.Fprintf(&b, `<text class="tick" x="%d" y="%d">%s</text><line class="grid" x1="%d" x2="%d" y1="2" y2="%d"/>`, x(c)+2, 12+12*line, template.HTMLEscapeString(k), x(c), x(c), top+len(m.Rows)*cellSize)
 		}
 	}
 	for r, row := range m.Rows {
