@@ -167,13 +167,14 @@ func (p *predictor) launch(w cuda.Recorded) (Launch, error) {
 	return l, nil
 }
 
-// times forms the roofline and the prediction. Products reach productShare of the tensor rate; our kernels use mma.sync,
-// which reaches TensorPeak of it; memory reaches copyShare. A last wave that is not full costs as much as a full one.
+// times forms the roofline and the prediction. Products, and kernels whose products are wgmma's, reach productShare of the
+// tensor rate; other kernels use mma.sync, which reaches TensorPeak of it; memory reaches copyShare. A last wave that is not
+// full costs as much as a full one.
 func (p *predictor) times(r *Prediction, c Case) {
 	d := &p.device
 	r.RooflineMs, r.Bound = d.roofline(c.Cost)
 	share := d.TensorPeak
-	if r.Products > 0 {
+	if main, ok := r.main(); r.Products > 0 || ok && main.wgmma() {
 		share = productShare
 	}
 	seconds := max(c.Cost.work()/(d.BF16*share), c.Cost.Bytes/(d.Bandwidth*copyShare))
@@ -200,6 +201,10 @@ func (r Prediction) filled() float64 {
 	}
 	return l.Waves / math.Ceil(l.Waves)
 }
+
+// wgmma says that a kernel multiplies with wgmma: those that are made for compute capability 9.0 alone do, and have it in
+// their names.
+func (l Launch) wgmma() bool { return strings.Contains(l.Kernel, "_sm90_") }
 
 // main is the kernel with the most threads.
 func (r Prediction) main() (Launch, bool) {

@@ -4,8 +4,11 @@ package kernels
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
+
+	"harness-s/cuda"
 )
 
 // Limits of shared memory a block, one for each set of tiles: sm_86, sm_80 and sm_90.
@@ -192,4 +195,59 @@ func TestDeviceAttentionFarTokens(t *testing.T) {
 		got := outputs{r.getAct(fo, len(in[0])), r.get(flse), r.getAct(dq, len(in[0])), r.getAct(dk, len(in[1])), r.getAct(dv, len(in[1]))}
 		sameOutputs(t, "far row", got, want)
 	})
+}
+
+// TestDeviceAttentionChoice: the kernels of compute capability 9.0 run there, in bf16, for the head dims that they are made
+// for, unless they are forbidden; elsewhere those of all devices do.
+func TestDeviceAttentionChoice(t *testing.T) {
+	plain := []string{"attention_256_large_bf16", "attention_delta_bf16", "attention_dq_256_huge_bf16", "attention_dkv_256_huge_bf16"}
+	made := []string{"attention_sm90_256_bf16", "attention_delta_bf16", "attention_dq_sm90_256_bf16", "attention_dkv_sm90_256_bf16"}
+	for _, c := range []struct {
+		name         string
+		major, minor int
+		dtype        DType
+		d            int
+		env          string
+		want         []string
+	}{
+		{"9.0", 9, 0, BF16, 256, "", made},
+		{"9.0 off", 9, 0, BF16, 256, "off", plain},
+		{"10.0", 10, 0, BF16, 256, "", plain},
+		{"12.0", 12, 0, BF16, 64, "", []string{"attention_64_bf16", "attention_delta_bf16", "attention_dq_64_bf16", "attention_dkv_64_bf16"}},
+		{"9.0 d240", 9, 0, BF16, 240, "", plain},
+		{"9.0 fp32", 9, 0, F32, 256, "", []string{"attention_256_f32", "attention_delta_f32", "attention_dq_256_f32", "attention_dkv_256_f32"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("HARNESS_S_SM90", c.env)
+			be, rec, err := OpenRecording(cuda.DeviceInfo{Name: c.name, Memory: 1 << 30, SMs: 132, Major: c.major, Minor: c.minor, SharedOptin: limit90, SharedPerSM: 228 << 10}, c.dtype, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rec.Close()
+			defer be.Close()
+			s, seg := AttnShape{Hq: 2, Hk: 1, D: c.d}, segments(100, 30)
+			buf := func(heads, d int) Buffer {
+				b, err := be.Alloc("test", seg.Tokens()*heads*d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			q, k, lse := buf(s.Hq, s.D), buf(s.Hk, s.D), buf(s.Hq, 1)
+			be.Attention(q, lse, q, k, k, s, seg)
+			be.AttentionBackward(q, k, k, q, q, lse, q, k, k, s, seg)
+			if err := be.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, w := range rec.Take() {
+				if w.Op == cuda.OpLaunch {
+					got = append(got, w.Name)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
 }

@@ -23,6 +23,7 @@ struct MBarrier {
     unsigned expected, pending; // arrivals of a phase, and still missing ones
     int64_t bytes;              // expected and not yet there; below 0 where they came before they were expected
     unsigned phase;             // of the one under way, 0 or 1
+    uint32_t phases;            // that have ended
     unsigned initialiser;       // thread
     bool visible;               // to the TMA unit
     std::vector<Fiber *> waiting;
@@ -74,7 +75,7 @@ struct WgmmaQueue {
     bool fenced = false;
 };
 
-constexpr unsigned NAMED_BARRIERS = 16;
+constexpr int NAMED_BARRIERS = 16, MBARRIERS = 64;
 
 struct Async {
     std::vector<MBarrier> mbarriers;

@@ -33,6 +33,7 @@ constexpr size_t UNIT = 2, UNITS = PAGE / UNIT, MOST_PAGES = 8000;
 struct Page { Unit units[UNITS]; };
 
 // Clock of a thread: of[u] is the last time of thread u that it knows to be past. It starts anew at every barrier of the block.
+// Bulk copies are accesses of their mbarrier, which stands behind the threads; its times are its phases.
 struct Clock {
     uint32_t generation = 0;
     bool joined = false; // it knows of others
@@ -56,10 +57,12 @@ Unit &unit(uintptr_t p) {
     return page->units[p % PAGE / UNIT];
 }
 
+size_t clocks_of_block() { return running->threads + MBARRIERS; }
+
 Clock &clock_of(unsigned thread) {
     Clock &c = clocks[thread];
     if (c.generation == generation) return c;
-    if (c.joined || c.of.size() != running->threads) c.of.assign(running->threads, 0);
+    if (c.joined || c.of.size() != clocks_of_block()) c.of.assign(clocks_of_block(), 0);
     c.generation = generation, c.joined = false, c.of[thread] = 1;
     return c;
 }
@@ -119,11 +122,14 @@ std::string name_of(Block &b, uintptr_t p) {
 [[noreturn]] void fail_race(uintptr_t p, bool write, const void *pc, const Access &other, bool other_wrote) {
     Block &b = *running;
     char who[60];
-    if (other.block == block_number) snprintf(who, sizeof who, "thread %u", other.thread);
+    if (other.block == block_number && other.thread >= b.threads) snprintf(who, sizeof who, "a bulk copy");
+    else if (other.block == block_number) snprintf(who, sizeof who, "thread %u", other.thread);
     else snprintf(who, sizeof who, "thread %u of block number %u", other.thread, other.block);
     b.fail("race: it %s %s at %s; %s %s it at %s and no barrier is between", write ? "writes" : "reads", name_of(b, p).c_str(),
            line_of(pc).c_str(), who, other_wrote ? "wrote" : "read", line_of(other.pc).c_str());
 }
+
+std::string issuer(const Access &a) { return a.thread < running->threads ? " of thread " + std::to_string(a.thread) : ""; }
 
 // check_proxy: async access of memory that was last written as threads write.
 void check_proxy(const Unit &u, uintptr_t p, const void *pc) {
@@ -140,8 +146,8 @@ void check_unit(uintptr_t p, bool write, const void *pc, bool scratch, bool asyn
     if (async && scratch && happened(u.write, since)) check_proxy(u, p, pc);
     if (u.copying && happened(u.write, since)) {
         Block &b = *running;
-        b.fail("race: it %s %s at %s while the copy of thread %u at %s is under way", write ? "writes" : "reads", name_of(b, p).c_str(),
-               line_of(pc).c_str(), u.write.thread, line_of(u.write.pc).c_str());
+        b.fail("race: it %s %s at %s while the copy%s at %s is under way", write ? "writes" : "reads", name_of(b, p).c_str(),
+               line_of(pc).c_str(), issuer(u.write).c_str(), line_of(u.write.pc).c_str());
     }
     if (happened(u.write, since) && !ordered(u.write)) fail_race(p, write, pc, u.write, true);
     if (!write) {
@@ -183,7 +189,7 @@ void check_block(Block &b) {
 void check_barrier(Block &) { generation++; }
 
 void check_warp_barrier(Warp &w, unsigned mask) {
-    std::vector<uint32_t> all(running->threads);
+    std::vector<uint32_t> all(clocks_of_block());
     for (unsigned l = 0; l < LANES; l++)
         if (mask >> l & 1) join(all, clock_of(w.fiber[l].thread.x).of);
     for (unsigned l = 0; l < LANES; l++) {
@@ -197,7 +203,7 @@ void check_warp_barrier(Warp &w, unsigned mask) {
 void check_release(Order &o) {
     unsigned t = self->thread.x;
     Clock &c = clock_of(t);
-    if (o.generation != generation) o.of.assign(running->threads, 0), o.generation = generation;
+    if (o.generation != generation) o.of.assign(clocks_of_block(), 0), o.generation = generation;
     join(o.of, c.of);
     c.of[t]++;
 }
@@ -247,16 +253,19 @@ template <class F> static void each_unit(const Bulk &c, F f) {
     for (size_t i = 0; i < (size_t)c.rows * c.row_bytes; i += UNIT) f(unit(reinterpret_cast<uintptr_t>(c.dst) + i));
 }
 
-void check_bulk_issued(const Bulk &c, const void *pc) {
+void check_bulk_issued(const Bulk &c, int mbarrier, uint32_t phase, const void *pc) {
     check_async_access(c.dst, (size_t)c.rows * c.row_bytes, true, pc);
-    each_unit(c, [](Unit &u) { u.copying = true; });
+    each_unit(c, [&](Unit &u) { u.copying = true, u.write.thread = running->threads + mbarrier, u.write.clock = phase; });
     for (int64_t y = std::max<int64_t>(c.y, 0); y < std::min<int64_t>(c.y + c.rows, c.src_rows); y++) {
         int64_t from = std::max<int64_t>(c.x, 0), to = std::min<int64_t>(c.x + c.row_bytes, c.src_width);
         if (from < to) check_async_access(c.src + y * c.src_stride + from, to - from, false, pc);
     }
 }
 
-// check_bulk_done: the write stays the issuing thread's at its issue, which the mbarrier's waiters know to be past.
+void check_phase_done(Order &o, int mbarrier, uint32_t phase) {
+    if (o.generation == generation && mbarrier < MBARRIERS) o.of[running->threads + mbarrier] = phase;
+}
+
 void check_bulk_done(const Bulk &c) {
     each_unit(c, [](Unit &u) { u.copying = false; });
 }

@@ -24,7 +24,8 @@ void check_copy_issued(const Copy &c, const void *pc);
 void check_copy_done(const Copy &c);
 void check_release(Order &o); // what the current thread did is before what acquires o
 void check_acquire(const Order &o);
-void check_bulk_issued(const Bulk &c, const void *pc);
+void check_bulk_issued(const Bulk &c, int mbarrier, uint32_t phase, const void *pc); // which the copy counts at
+void check_phase_done(Order &o, int mbarrier, uint32_t phase);
 void check_bulk_done(const Bulk &c);
 #else
 constexpr bool CHECKED = false;
@@ -39,7 +40,8 @@ inline void check_copy_issued(const Copy &, const void *) {}
 inline void check_copy_done(const Copy &) {}
 inline void check_release(Order &) {}
 inline void check_acquire(const Order &) {}
-inline void check_bulk_issued(const Bulk &, const void *) {}
+inline void check_bulk_issued(const Bulk &, int, uint32_t, const void *) {}
+inline void check_phase_done(Order &, int, uint32_t) {}
 inline void check_bulk_done(const Bulk &) {}
 #endif
 

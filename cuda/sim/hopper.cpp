@@ -39,8 +39,9 @@ static void wake_all(Block &b, std::vector<Fiber *> &waiting) {
 
 static void end_phase_if_complete(Block &b, MBarrier &m) {
     if (m.pending || m.bytes) return;
-    m.phase ^= 1, m.pending = m.expected;
+    m.phase ^= 1, m.phases++, m.pending = m.expected;
     m.done = m.arriving, m.arriving = {};
+    check_phase_done(m.done, &m - b.async.mbarriers.data(), m.phases);
     wake_all(b, m.waiting);
 }
 
@@ -49,7 +50,7 @@ void mbar_init(void *bar, unsigned arrivals, Site site) {
     if (reinterpret_cast<uintptr_t>(bar) % 8 || !b.in_shared(bar, 8)) b.fail("mbarrier at %s:%d: it is not an aligned u64 in shared memory", site.file, site.line);
     if (!arrivals || arrivals >= 1u << 20) b.fail("mbarrier at %s:%d: %u arrivals", site.file, site.line, arrivals);
     if (find(b, bar)) b.fail("mbarrier at %s:%d: it is initialised a second time", site.file, site.line);
-    b.async.mbarriers.push_back({bar, arrivals, arrivals, 0, 0, self->thread.x, false, {}, {}, {}});
+    b.async.mbarriers.push_back({bar, arrivals, arrivals, 0, 0, 0, self->thread.x, false, {}, {}, {}});
 }
 
 void mbar_fence() {
@@ -89,7 +90,8 @@ static void start(Bulk c, Site site, const void *pc) {
     c.dst_address = b.shared_address(c.dst);
     MBarrier &m = mbarrier(c.barrier, site);
     if (!m.visible) b.fail("mbarrier at %s:%d: no mbar_fence since it was initialised", site.file, site.line);
-    check_bulk_issued(c, pc);
+    if (&m - b.async.mbarriers.data() >= MBARRIERS) b.fail("mbarrier at %s:%d: more than %d in a block", site.file, site.line, MBARRIERS);
+    check_bulk_issued(c, &m - b.async.mbarriers.data(), m.phases + 1, pc);
     check_release(m.arriving);
     b.async.bulks.push_back(c);
     if (b.seed && b.below(4) == 0) finish_one_bulk(b);

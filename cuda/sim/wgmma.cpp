@@ -12,7 +12,7 @@ unsigned swizzled(unsigned address, unsigned span);
 
 namespace {
 
-constexpr uint32_t POISON = 0xffffffff;
+constexpr uint32_t POISON = 0xffbfffff; // a signalling NaN: arithmetic changes it
 
 struct Operands {
     float *d;

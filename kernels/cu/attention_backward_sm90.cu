@@ -118,7 +118,6 @@ template <int D, int BM> HD void attention_dq_sm90(const AttentionBackwardSm90Ar
         mbar_wait(&bar.keys[stage], t >> 1 & 1);
         wgmma_fence();
         start_scores<D, BM>(p, q, s.k[stage]);
-        wgmma_fence();
         start_sum(dq, ds, s.k[stage ^ 1]);
         mbar_wait(&bar.values, t & 1);
         wgmma_fence();
@@ -138,8 +137,9 @@ template <int D, int BM> HD void attention_dq_sm90(const AttentionBackwardSm90Ar
     wgmma_wait<0>();
 
     const float scale[2] = {a.scale, a.scale};
-    bar_sync(1 + m0 / 64, 128); // the warpgroup has read its q
-    store_warp_rows<D, BM>((bf16 *)a.dq + row0 * D, (i64)a.hq * D, valid, s.q + m0 * PANEL, dq, scale);
+    bf16 *own = s.q + m0 * PANEL;
+    bar_sync(1 + m0 / 64, 128); // the warpgroup has read it
+    store_warp_rows<D, BM>((bf16 *)a.dq + row0 * D, (i64)a.hq * D, valid, own, dq, scale);
 }
 
 // QUERIES are those of a tile of attention_dkv, which come and go in a ring of two.
@@ -288,8 +288,9 @@ template <int D> HD void attention_dkv_sm90(const AttentionBackwardSm90Args &a) 
 
     const float by = values ? 1.0f : a.scale, scale[2] = {by, by};
     const i64 out = ((i64)(w.t0 + j0) * a.hk + head) * D;
-    bar_sync(values ? 1 : 2, 128); // the warpgroup has read its k or v
-    store_warp_rows<D, KEYS>((bf16 *)(values ? a.dv : a.dk) + out, (i64)a.hk * D, w.n - j0, values ? s.k : s.v, sum, scale);
+    bf16 *own = values ? s.k : s.v;
+    bar_sync(values ? 1 : 2, 128); // the warpgroup has read it
+    store_warp_rows<D, KEYS>((bf16 *)(values ? a.dv : a.dk) + out, (i64)a.hk * D, w.n - j0, own, sum, scale);
 }
 
 // The tiles; kernels/cuda_attention_sm90.go has the same table.

@@ -153,8 +153,9 @@ template <int D, int BM, int BN, int STAGES> HD void attention_sm90(const Attent
         if (a.lse && (lane_id() & 3) == 0 && r < valid) a.lse[out + (i64)r * a.hq] = row.max[h] * unit / LOG2E + log_(sum);
         inverse[h] = 1.0f / sum;
     }
-    bar_sync(1 + m0 / 64, 128); // the warpgroup has read its q
-    store_warp_rows<D, BM>((bf16 *)a.o + out * D, (i64)a.hq * D, valid, s.q + m0 * PANEL, o, inverse);
+    bf16 *own = s.q + m0 * PANEL;
+    bar_sync(1 + m0 / 64, 128); // the warpgroup has read it
+    store_warp_rows<D, BM>((bf16 *)a.o + out * D, (i64)a.hq * D, valid, own, o, inverse);
 }
 
 // The tiles; kernels/cuda_attention_sm90.go has the same table.
