@@ -23,6 +23,7 @@ type answers struct {
 	known  map[string]json.RawMessage
 	asking map[string]chan struct{}
 	file   *os.File
+	failed error // of a write: half a line may be in the file, and what came behind it would be lost with it
 }
 
 // answerLine is one line of the file.
@@ -101,6 +102,9 @@ func (a *answers) load() error {
 	if err != nil {
 		return fmt.Errorf("router: read answers: %w", err)
 	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("router: read answers: %s is not a file", a.path)
+	}
 	if info.Size() > maxAnswers {
 		return fmt.Errorf("router: read answers: %s holds %d bytes, more than %d", a.path, info.Size(), maxAnswers)
 	}
@@ -131,6 +135,9 @@ func (a *answers) append(l answerLine) error {
 	if a.path == "" {
 		return nil
 	}
+	if a.failed != nil {
+		return a.failed
+	}
 	if a.file == nil {
 		if err := os.MkdirAll(filepath.Dir(a.path), 0o755); err != nil {
 			return err
@@ -149,10 +156,11 @@ func (a *answers) append(l answerLine) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.file.Write(append(line, '\n')); err != nil {
-		return err
+	if _, err = a.file.Write(append(line, '\n')); err == nil {
+		err = a.file.Sync()
 	}
-	return a.file.Sync()
+	a.failed = err
+	return err
 }
 
 // cutTorn cuts a last line without an end and leaves the file at its end.

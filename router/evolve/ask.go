@@ -22,6 +22,7 @@ type asked struct {
 	faults  int
 	last    error            // the last fault
 	pending map[string]error // faults that are not in the journal yet
+	reached bool             // since the last settle somebody answered, usably or not
 	out     bool             // a request was refused for the limits as they are
 }
 
@@ -47,7 +48,7 @@ func ask[T any](ctx context.Context, e *engine, key string, do func() (T, error)
 	switch {
 	case err == nil:
 		e.asked.mu.Lock()
-		e.asked.row = 0
+		e.asked.row, e.asked.reached = 0, true
 		e.asked.mu.Unlock()
 		if err := keepAnswer(e, key, answer[T]{Value: v}); err != nil {
 			return v, false, err
@@ -114,8 +115,9 @@ func (e *engine) fault(key string, err error) error {
 	a.row++
 	a.faults++
 	a.last = err
+	a.reached = a.reached || errors.Is(err, llm.ErrAnswer)
 	if a.row >= maxFaults {
-		return fmt.Errorf("%d requests failed in a row; the last, %s: %w", a.row, key, err)
+		return fmt.Errorf("%d requests failed in a row; mend what is wrong, then resume; the last, %s: %w", a.row, key, err)
 	}
 	if a.pending == nil {
 		a.pending = map[string]error{}
@@ -125,11 +127,20 @@ func (e *engine) fault(key string, err error) error {
 	return nil
 }
 
-// settle makes the faults since the last one durable: what follows rests on their having no answer.
+// errUnanswered says that of several requests none was answered.
+var errUnanswered = errors.New("no request was answered")
+
+// settle makes the faults since the last one durable: what follows rests on their having no answer. Where nobody answered
+// at all the endpoint is down or turns everything away, and a generation would be used up for nothing: that is an error,
+// and a resumed run asks again.
 func (e *engine) settle() error {
 	a := &e.asked
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if len(a.pending) > 0 && !a.reached {
+		return fmt.Errorf("%w; mend what is wrong, then resume; the last fault: %w", errUnanswered, a.last)
+	}
+	a.reached = false
 	for key, err := range a.pending {
 		raw, e1 := strictyaml.Marshal(answer[any]{Fault: err.Error()})
 		if e1 == nil {

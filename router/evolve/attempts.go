@@ -67,7 +67,10 @@ func (e *engine) attempts(ctx context.Context, name, what string, jobs []rollout
 			records, err = append(records, made...), keep(w, made)
 		}
 	}
-	if err = errors.Join(err, w.Close()); err != nil {
+	if closed := w.Close(); err == nil { // after a failed write it says the same once more
+		err = closed
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return records, nil
@@ -117,13 +120,19 @@ func readBack(path string, jobs []rollout.Job) ([]*rollout.Record, error) {
 			return fmt.Errorf("more than the %d rollouts of this evolution", len(jobs))
 		}
 		j := jobs[len(out)]
-		if want := rollout.ID(j.Phase, j.Step, j.Task.ID, j.Spec.ID, j.Attempt); r.ID != want || r.HarnessHash != j.Spec.Hash() {
-			return fmt.Errorf("rollout %s stands where this evolution has %s: the folder is another run's, or a spec was edited", r.ID, want)
+		if want := rollout.ID(j.Phase, j.Step, j.Task.ID, j.Spec.ID, j.Attempt); r.ID != want {
+			return fmt.Errorf("rollout %s stands where this evolution has %s: the file is another run's, or the journal was edited", r.ID, want)
+		}
+		if r.HarnessHash != j.Spec.Hash() {
+			return fmt.Errorf("rollout %s was made under another harness %s: its spec was edited (put it back), or the journal was", r.ID, j.Spec.ID)
 		}
 		out = append(out, r)
 		return nil
 	})
-	return out, err
+	if err != nil {
+		return nil, fmt.Errorf("%w; without this file its rollouts are made again", err)
+	}
+	return out, nil
 }
 
 // affords says whether n more rollouts are within the budget.

@@ -3,6 +3,7 @@ package evolve
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -71,19 +72,36 @@ func openJournal(dir string) (*journal, error) {
 func (j *journal) read(r io.Reader) (size int64, err error) {
 	b := bufio.NewReaderSize(r, 1<<20)
 	for number := 1; ; number++ {
-		line, err := b.ReadBytes('\n')
+		line, err := readLine(b, maxEntry)
 		if err == io.EOF {
 			return size, nil // what is left of a line has no end
 		}
-		if err != nil {
-			return 0, err
-		}
 		var e entry
-		if err := json.Unmarshal(line, &e); err != nil || e.Key == "" {
-			return 0, fmt.Errorf("line %d is damaged: remove it and all that follow, then resume", number)
+		if err == nil && (json.Unmarshal(line, &e) != nil || e.Key == "") {
+			err = errDamaged
+		}
+		if err != nil {
+			return 0, fmt.Errorf("line %d %w", number, err)
 		}
 		j.take(e)
 		size += int64(len(line))
+	}
+}
+
+var errDamaged = errors.New("is damaged: remove it and all that follow, then resume")
+
+// readLine reads a line of at most max bytes and its end.
+func readLine(b *bufio.Reader, max int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := b.ReadSlice('\n')
+		line = append(line, part...)
+		if len(line) > max+1 {
+			return nil, errDamaged
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
 	}
 }
 

@@ -114,7 +114,12 @@ func (e *engine) causes(ctx context.Context) error {
 			e.matrix.Tasks[i].Cause = l.Cause
 		}
 	}
-	return e.settle()
+	err := e.settle()
+	if errors.Is(err, errUnanswered) { // the pool is there without them
+		e.Progress.Note("no causes of validation failures: " + err.Error())
+		return nil
+	}
+	return err
 }
 
 func firstFailures(records []*rollout.Record, row *Row, tasks []rollout.Task) []*rollout.Record {

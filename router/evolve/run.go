@@ -102,7 +102,7 @@ func (e *engine) run(ctx context.Context) (Summary, error) {
 		e.ended = EndedDone
 	}
 	if len(e.pool) == 1 && e.asked.last != nil {
-		return Summary{}, fmt.Errorf("evolve: no child was made; the last analysis or edit failed: %w", e.asked.last)
+		return Summary{}, fmt.Errorf("evolve: no child was made, and a resume would read the same answers back; begin anew with another --run, and with another evolve.llm.model where that is the cause; the last fault: %w", e.asked.last)
 	}
 	if err := e.causes(ctx); err != nil {
 		return Summary{}, err

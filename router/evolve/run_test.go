@@ -1,6 +1,7 @@
 package evolve
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -503,6 +504,71 @@ func TestFaults(t *testing.T) {
 	whole := worldOptions(t.TempDir(), newWorld())
 	mustRun(t, whole)
 	sameFrozen(t, frozen(t, whole.Dir), frozen(t, o.Dir)) // the requests that failed were made again
+}
+
+// An endpoint that is down, or turns every request away, uses up no generation: the evolution stops at once, and resumed
+// with the fault mended it takes the course it would have taken. One that answers badly costs its answer.
+func TestUnanswered(t *testing.T) {
+	whole := worldOptions(t.TempDir(), newWorld())
+	mustRun(t, whole)
+	o := worldOptions(t.TempDir(), newWorld())
+	o.Analyst = &faulty{world: newWorld(), err: errors.New("401 Unauthorized")}
+	for range 2 { // a resume asks again
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "then resume") || !strings.Contains(err.Error(), "401") {
+			t.Fatalf("every request turned away: %v", err)
+		}
+	}
+	o.Analyst = newWorld()
+	mustRun(t, o)
+	sameFrozen(t, frozen(t, whole.Dir), frozen(t, o.Dir))
+
+	o = worldOptions(t.TempDir(), newWorld())
+	o.Size.Generations = 2
+	bad := &faulty{world: newWorld(), err: fmt.Errorf("prose: %w", llm.ErrAnswer)}
+	o.Analyst = bad
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "begin anew") || bad.asked != 2 {
+		t.Errorf("every answer bad, %d requests: %v", bad.asked, err)
+	}
+	// Down only when the causes of validation failures are asked for: the pool is there, and they come with a resume.
+	o = worldOptions(t.TempDir(), newWorld())
+	late := &faulty{world: newWorld(), err: errors.New("connection refused"), from: "validate"}
+	o.Analyst = late
+	mustRun(t, o)
+	o.Analyst = newWorld()
+	mustRun(t, o)
+	sameFrozen(t, frozen(t, whole.Dir), frozen(t, o.Dir))
+	if late.asked == 0 {
+		t.Error("nobody was asked for causes")
+	}
+}
+
+// faulty is an analyst whose labels fail: all, or those of validation attempts.
+type faulty struct {
+	*world
+	err   error
+	from  string
+	asked int
+}
+
+func (f *faulty) Label(ctx context.Context, p *harness.Spec, failed []*rollout.Record) ([]Label, error) {
+	if f.from != "" && failed[0].Step != validationStep {
+		return f.world.Label(ctx, p, failed)
+	}
+	f.asked++
+	return nil, f.err
+}
+
+// A journal is read in bounded pieces.
+func TestReadLine(t *testing.T) {
+	const max = 64 // four times the reader's buffer
+	text := strings.Repeat("x", max) + "\n" + strings.Repeat("y", max+1) + "\n"
+	b := bufio.NewReaderSize(strings.NewReader(text), 16)
+	if line, err := readLine(b, max); err != nil || string(line) != text[:max+1] {
+		t.Errorf("the longest line: %q, %v", line, err)
+	}
+	if _, err := readLine(b, max); !errors.Is(err, errDamaged) {
+		t.Errorf("a longer one: %v", err)
+	}
 }
 
 // What an analyst says is checked.
