@@ -76,7 +76,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"plan", "../../recipes/reference.yaml", "--device", "abacus"}, exitUsage, "abacus"},
 		{[]string{"doctor", "--env", "chess"}, exitUsage, "chess"},
 		{[]string{"doctor", "--env", "sql"}, 0, ""},
-		{[]string{"compare", missing, "--run", t.TempDir()}, exitFailed, missing},
+		{[]string{"compare", missing, "--run", t.TempDir()}, exitUsage, missing},
 	} {
 		code, stdout, stderr := call(t, "", c.args...)
 		if code != c.code || !strings.Contains(stderr, c.says) {
