@@ -139,19 +139,19 @@ func (b *cudaBackend) attention(o, lse, q, k, v Buffer, s AttnShape, seg Segment
 		need("Attention", "lse", lse, T*s.Hq)
 	}
 	rows := b.segments(seg)
-	args := attentionArgs{
+	b.launchAttention(attentionArgs{
 		o: o.ptr, lse: lse.ptr, q: q.ptr, k: k.ptr, v: v.ptr, rows: rows.attention(),
 		hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s),
-	}
-	if k := chooseSM90(attentionForwardSM90, b.dtype, s.D, path); k != nil && T > 0 {
-		b.launchAttentionSM90(k, args, T, rows.chunks)
-		return
-	}
-	b.launchAttention(args, rows.chunks, path.limit)
+	}, T, rows.chunks, path)
 }
 
-func (b *cudaBackend) launchAttention(a attentionArgs, chunks, limit int) {
-	k := chooseAttention(attentionForward, forwardShared, b.dtype, int(a.d), limit)
+// launchAttention runs the forward pass over buffers of T tokens.
+func (b *cudaBackend) launchAttention(a attentionArgs, T, chunks int, path attentionPath) {
+	if k := chooseSM90(attentionForwardSM90, b.dtype, int(a.d), path); k != nil {
+		b.launchAttentionSM90(k, a, T, chunks)
+		return
+	}
+	k := chooseAttention(attentionForward, forwardShared, b.dtype, int(a.d), path.limit)
 	k.launchTiles(b, chunks, int(a.hq), forwardShared(k), a)
 }
 
@@ -168,19 +168,18 @@ func (b *cudaBackend) attentionBackward(dq, dk, dv, do, o, lse, q, k, v Buffer, 
 	}
 	const deltaThreads = 256 // a warp an element
 	kAttentionDelta.launch(b, grid(blocks(T*s.Hq, deltaThreads/32), 1, 1), deltaThreads, 0, args)
-	kq, kkv := chooseSM90(attentionDqSM90, b.dtype, s.D, path), chooseSM90(attentionDkvSM90, b.dtype, s.D, path)
-	if kq != nil && kkv != nil && T > 0 {
-		b.launchAttentionGradientsSM90(kq, kkv, args, T, rows.chunks)
-		return
-	}
-	b.launchAttentionGradients(args, rows.chunks, path.limit)
+	b.launchAttentionGradients(args, T, rows.chunks, path)
 }
 
 // launchAttentionGradients is the backward pass after delta.
-func (b *cudaBackend) launchAttentionGradients(a attentionBackwardArgs, chunks, limit int) {
-	kq := chooseAttention(attentionDq, dqShared, b.dtype, int(a.d), limit)
+func (b *cudaBackend) launchAttentionGradients(a attentionBackwardArgs, T, chunks int, path attentionPath) {
+	if q, kv := chooseSM90(attentionDqSM90, b.dtype, int(a.d), path), chooseSM90(attentionDkvSM90, b.dtype, int(a.d), path); q != nil && kv != nil {
+		b.launchAttentionGradientsSM90(q, kv, a, T, chunks)
+		return
+	}
+	kq := chooseAttention(attentionDq, dqShared, b.dtype, int(a.d), path.limit)
 	kq.launchTiles(b, chunks, int(a.hq), dqShared(kq), a)
-	kkv := chooseAttention(attentionDkv, dkvShared, b.dtype, int(a.d), limit)
+	kkv := chooseAttention(attentionDkv, dkvShared, b.dtype, int(a.d), path.limit)
 	kkv.launchTiles(b, chunks, int(a.hk), dkvShared(kkv), a)
 }
 

@@ -81,7 +81,11 @@ func (k *attentionSM90[A]) launchTiles(b *cudaBackend, chunks, heads int, a A) {
 	k.kernel.launch(b, grid(chunks*max(1, ChunkLen/k.own)*heads, 1, 1), threadsSM90, alignedSM90+k.shared, a)
 }
 
+// launchAttentionSM90 is launchAttention with a kernel of compute capability 9.0.
 func (b *cudaBackend) launchAttentionSM90(k *attentionSM90[attentionSM90Args], a attentionArgs, T, chunks int) {
+	if T == 0 {
+		return // maps of nothing there are none
+	}
 	hq, hk, d := int(a.hq), int(a.hk), int(a.d)
 	k.launchTiles(b, chunks, hq, attentionSM90Args{
 		q: b.tokenMap(a.q, T, hq, d, k.own), k: b.tokenMap(a.k, T, hk, d, k.other), v: b.tokenMap(a.v, T, hk, d, k.other),
@@ -91,6 +95,9 @@ func (b *cudaBackend) launchAttentionSM90(k *attentionSM90[attentionSM90Args], a
 
 // launchAttentionGradientsSM90 is launchAttentionGradients with the kernels of compute capability 9.0.
 func (b *cudaBackend) launchAttentionGradientsSM90(kq, kkv *attentionSM90[attentionBackwardSM90Args], a attentionBackwardArgs, T, chunks int) {
+	if T == 0 {
+		return
+	}
 	hq, hk, d := int(a.hq), int(a.hk), int(a.d)
 	maps := func(queries, keys int) attentionBackwardSM90Args {
 		return attentionBackwardSM90Args{

@@ -164,37 +164,42 @@ func TestDeviceAttentionNoLse(t *testing.T) {
 		r.Attention(o, Buffer{}, q, k, v, s, seg)
 		sameBits(t, "o", r.getAct(o, len(in[0])), attnDeviceRun(r, s, r.attentionPath(), seg, in)[0])
 		attnDeviceRun(r, s, path90, segments(0, 0), attnDeviceInputs(r, s, 0))
+		wide := AttnShape{Hq: 2, Hk: 1, D: 256}
+		attnDeviceRun(r, wide, sm90, segments(0, 0), attnDeviceInputs(r, wide, 0))
 	})
 }
 
-// TestDeviceAttentionFarTokens: a row whose values lie 2^32 values behind the start of its buffers has the bits of the same
+// TestDeviceAttentionFarTokens: a row whose values lie 2^32 values or more behind the start of its buffers has the bits of the same
 // row at the start. No such buffers are made: the kernels get addresses that much before the ones they reach.
 func TestDeviceAttentionFarTokens(t *testing.T) {
-	eachDType(t, func(t *testing.T, dtype DType) {
-		r, s := newDeviceRig(t, dtype), AttnShape{Hq: 2, Hk: 1, D: 64}
-		const T, far = 70, 1 << 26
-		in := attnDeviceInputs(r, s, T)
-		want := attnDeviceRun(r, s, path86, segments(T), in)
-		o, lse, dq, dk, dv := r.act(want[0]), r.buf(want[1]), r.fillAct(len(in[0])), r.fillAct(len(in[1])), r.fillAct(len(in[1]))
-		delta := r.fill(T*s.Hq, nan32)
-		before := func(b Buffer, heads, bytes int) uintptr { return b.ptr - uintptr(far*heads*bytes) }
-		queries := func(b Buffer) uintptr { return before(b, s.Hq, s.D*dtype.Bytes()) }
-		keys := func(b Buffer) uintptr { return before(b, s.Hk, s.D*dtype.Bytes()) }
-		q, k, v, do := r.act(in[0]), r.act(in[1]), r.act(in[2]), r.act(in[3])
-		rows := attentionRows{r.ints([]int32{far, far + T}).ptr, r.ints([]int32{0, 2}).ptr, r.ints([]int32{0, 0}).ptr}
+	eachDType(t, func(t *testing.T, dtype DType) { checkFarTokens(t, dtype, 64, path86) })
+	t.Run("sm90", func(t *testing.T) { checkFarTokens(t, BF16, 128, sm90) })
+}
 
-		fo, flse := r.fillAct(len(in[0])), r.fill(T*s.Hq, nan32)
-		r.launchAttention(attentionArgs{o: queries(fo), lse: before(flse, s.Hq, 4), q: queries(q), k: keys(k), v: keys(v),
-			rows: rows, hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s)}, 2, limit86)
-		a := attentionBackwardArgs{dq: queries(dq), dk: keys(dk), dv: keys(dv), do: do.ptr, o: o.ptr, q: queries(q), k: keys(k), v: keys(v),
-			lse: before(lse, s.Hq, 4), delta: delta.ptr, rows: rows, n: int64(T * s.Hq),
-			hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s)}
-		kAttentionDelta.launch(r.cudaBackend, grid(blocks(T*s.Hq, 8), 1, 1), 256, 0, a)
-		a.do, a.delta = queries(do), before(delta, s.Hq, 4)
-		r.launchAttentionGradients(a, 2, limit86)
-		got := outputs{r.getAct(fo, len(in[0])), r.get(flse), r.getAct(dq, len(in[0])), r.getAct(dk, len(in[1])), r.getAct(dv, len(in[1]))}
-		sameOutputs(t, "far row", got, want)
-	})
+func checkFarTokens(t *testing.T, dtype DType, d int, path attentionPath) {
+	r, s := newDeviceRig(t, dtype), AttnShape{Hq: 2, Hk: 1, D: d}
+	const T, far = 70, 1 << 26
+	in := attnDeviceInputs(r, s, T)
+	want := attnDeviceRun(r, s, path, segments(T), in)
+	o, lse, dq, dk, dv := r.act(want[0]), r.buf(want[1]), r.fillAct(len(in[0])), r.fillAct(len(in[1])), r.fillAct(len(in[1]))
+	delta := r.fill(T*s.Hq, nan32)
+	before := func(b Buffer, heads, bytes int) uintptr { return b.ptr - uintptr(far*heads*bytes) }
+	queries := func(b Buffer) uintptr { return before(b, s.Hq, s.D*dtype.Bytes()) }
+	keys := func(b Buffer) uintptr { return before(b, s.Hk, s.D*dtype.Bytes()) }
+	q, k, v, do := r.act(in[0]), r.act(in[1]), r.act(in[2]), r.act(in[3])
+	rows := attentionRows{r.ints([]int32{far, far + T}).ptr, r.ints([]int32{0, 2}).ptr, r.ints([]int32{0, 0}).ptr}
+
+	fo, flse := r.fillAct(len(in[0])), r.fill(T*s.Hq, nan32)
+	r.launchAttention(attentionArgs{o: queries(fo), lse: before(flse, s.Hq, 4), q: queries(q), k: keys(k), v: keys(v),
+		rows: rows, hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s)}, far+T, 2, path)
+	a := attentionBackwardArgs{dq: queries(dq), dk: keys(dk), dv: keys(dv), do: do.ptr, o: o.ptr, q: queries(q), k: keys(k), v: keys(v),
+		lse: before(lse, s.Hq, 4), delta: delta.ptr, rows: rows, n: int64(T * s.Hq),
+		hq: int32(s.Hq), hk: int32(s.Hk), d: int32(s.D), scale: attentionScale(s)}
+	kAttentionDelta.launch(r.cudaBackend, grid(blocks(T*s.Hq, 8), 1, 1), 256, 0, a)
+	a.do, a.delta = queries(do), before(delta, s.Hq, 4)
+	r.launchAttentionGradients(a, far+T, 2, path)
+	got := outputs{r.getAct(fo, len(in[0])), r.get(flse), r.getAct(dq, len(in[0])), r.getAct(dk, len(in[1])), r.getAct(dv, len(in[1]))}
+	sameOutputs(t, "far row", got, want)
 }
 
 // TestDeviceAttentionChoice: the kernels of compute capability 9.0 run there, in bf16, for the head dims that they are made

@@ -33,15 +33,12 @@ template <int D, int BM> HD void load_keys(const AttentionBackwardSm90Args &a, D
     for (int t = 0; t < tiles; t++) {
         const int stage = t & 1, token = w.t0 + t * KEYS;
         const bool tail = (t + 1) * KEYS > w.n; // the last tile
-        if (first) {
-            u64 *there = tail ? &bar.tail : &bar.keys[stage];
-            mbar_wait(&bar.keys_free[stage], (t >> 1 & 1) ^ 1);
-            mbar_expect(there, tail ? 2 * BYTES : BYTES);
-            load_tile_async<D, KEYS>(s.k[stage], &a.k, column, token, there);
-            mbar_wait(&bar.values_free, (t & 1) ^ 1);
-            if (!tail) mbar_expect(there = &bar.values, BYTES);
-            load_tile_async<D, KEYS>(s.v, &a.v, column, token, there);
-        }
+        u64 *there = tail ? &bar.tail : &bar.keys[stage];
+        mbar_wait(&bar.keys_free[stage], (t >> 1 & 1) ^ 1); // all lanes, lest those without work wait for the tail meanwhile
+        if (first) mbar_expect(there, tail ? 2 * BYTES : BYTES), load_tile_async<D, KEYS>(s.k[stage], &a.k, column, token, there);
+        mbar_wait(&bar.values_free, (t & 1) ^ 1);
+        if (first && !tail) mbar_expect(there = &bar.values, BYTES);
+        if (first) load_tile_async<D, KEYS>(s.v, &a.v, column, token, there);
         if (tail) {
             mbar_wait(&bar.tail, 0);
             zero_rows<D, KEYS>(s.k[stage], w.n - t * KEYS);

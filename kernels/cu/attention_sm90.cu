@@ -60,13 +60,11 @@ HD void load_keys(const AttentionSm90Args &a, AttentionSm90Tiles<D, BM, BN, STAG
         const int stage = t % STAGES, j0 = t * BN;
         const u32 parity = (t / STAGES & 1) ^ 1;
         const bool tail = j0 + BN > w.n;
-        if (first) {
-            mbar_wait(&bar.keys_free[stage], parity);
-            mbar_expect(&bar.keys[stage], BYTES), load_tile_async<D, BN>(s.k[stage], &a.k, column, w.t0 + j0, &bar.keys[stage]);
-            u64 *there = tail ? &bar.tail : &bar.values[stage];
-            mbar_wait(&bar.values_free[stage], parity);
-            mbar_expect(there, BYTES), load_tile_async<D, BN>(s.v[stage], &a.v, column, w.t0 + j0, there);
-        }
+        mbar_wait(&bar.keys_free[stage], parity); // all lanes, lest those without work wait for the tail meanwhile
+        if (first) mbar_expect(&bar.keys[stage], BYTES), load_tile_async<D, BN>(s.k[stage], &a.k, column, w.t0 + j0, &bar.keys[stage]);
+        u64 *there = tail ? &bar.tail : &bar.values[stage];
+        mbar_wait(&bar.values_free[stage], parity);
+        if (first) mbar_expect(there, BYTES), load_tile_async<D, BN>(s.v[stage], &a.v, column, w.t0 + j0, there);
         if (tail) { // the last tile
             mbar_wait(&bar.tail, 0);
             zero_rows<D, BN>(s.v[stage], w.n - j0);
