@@ -35,19 +35,34 @@ type grouping struct {
 	} `json:"groups"`
 }
 
-// Group asks once a harness and kind. Where no usable answer comes the embedded groups stay as they are; an error means that
-// nobody waits any more.
+// maxGrouperFaults is how many questions in a row may meet a fault of the endpoint before no more are asked: each may take
+// its time-out and all its retries, and there is one a harness and kind.
+const maxGrouperFaults = 3
+
+// Group asks once a harness and kind. Where no usable answer comes the embedded groups stay as they are, and where the
+// endpoint is down all that are left; an error means that nobody waits any more.
 func (g *LLMGrouper) Group(ctx context.Context, step int, ps []pair) ([]Entry, error) {
 	groups := groupByBehaviour(ps)
 	var out []Entry
+	faults := 0 // in a row
 	for len(groups) > 0 {
+		if faults == maxGrouperFaults {
+			return append(out, entriesOf(groups)...), nil
+		}
 		n := 1
 		for n < len(groups) && groups[n].harness == groups[0].harness && groups[n].kind == groups[0].kind {
 			n++
 		}
 		entries, err := g.cell(ctx, step, groups[:n])
-		if err != nil {
-			return nil, err
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, llm.ErrAnswer):
+			entries, faults = entriesOf(groups[:n]), 0
+		case err != nil:
+			entries, faults = entriesOf(groups[:n]), faults+1
+		default:
+			faults = 0
 		}
 		out = append(out, entries...)
 		groups = groups[n:]
@@ -65,11 +80,8 @@ func (g *LLMGrouper) cell(ctx context.Context, step int, groups []pairGroup) ([]
 		Schema: groupingSchema, Seed: hashSeed(g.Seed, "group", groups[0].harness, groups[0].kind, fmt.Sprint(step)),
 		Messages: []llm.Message{{Role: "system", Content: grouperPrompt}, {Role: "user", Content: llm.Quote("lines", b.String(), maxProfileText)}},
 	}, func(a grouping) error { return a.check(len(groups)) })
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
 	if err != nil {
-		return entriesOf(groups), nil
+		return nil, err
 	}
 	var out []Entry
 	for _, a := range answer.Groups {

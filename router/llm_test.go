@@ -150,3 +150,21 @@ func TestLLMGrouper(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A grouper's endpoint that is down is not asked about every harness and kind: the embedded groups stay.
+func TestLLMGrouperDown(t *testing.T) {
+	s := llmtest.New(t, llmtest.Status(401, "wrong key"))
+	v := newVote(t, VoteOptions{Grouper: &LLMGrouper{Model: client(t, s.URL, time.Minute), Seed: 1}})
+	plain := newVote(t, VoteOptions{})
+	for _, r := range []*Vote{v, plain} {
+		if err := r.Observe(ctx, 0, someTasks, measured(4, usual)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(s.Questions()); n != maxGrouperFaults {
+		t.Errorf("%d questions, want %d of 6", n, maxGrouperFaults)
+	}
+	if !reflect.DeepEqual(v.view.Profiles, plain.view.Profiles) {
+		t.Errorf("profiles %+v", v.view.Profiles)
+	}
+}

@@ -111,6 +111,9 @@ func (p *progress) step(s state, m metrics) {
 	if x, ok := m["policy/entropy"]; ok { // nothing was trained on otherwise
 		line += fmt.Sprintf("  entropy %.3f", x)
 	}
+	if x := m["router/dropped"]; x > 0 { // by an endpoint that is down or answers badly: a run must not rest on fewer voters unseen
+		line += fmt.Sprintf("  %.0f of %.0f ballots dropped", x, m["router/ballots"])
+	}
 	name := fmt.Sprintf("eval/avg@%d/%s", p.cfg.Eval.K, harness.BaseID)
 	if x, ok := m[name]; ok {
 		line += fmt.Sprintf("  %s %.3f", name, x)
