@@ -41,7 +41,7 @@ type Comparison struct {
 // again; ErrInterrupted says that ctx ended. A seed goes through all arms before the next one starts: a comparison cut
 // short is still a fair one. Runs side by side give the same bits as runs one after the other.
 func Compare(ctx context.Context, o CompareOptions) (Comparison, error) {
-	if err := o.Plan.check(); err != nil {
+	if err := o.Plan.Check(); err != nil {
 		return Comparison{}, fmt.Errorf("compare: %w", err)
 	}
 	jobs, err := o.jobs()

@@ -52,7 +52,7 @@ func LoadComparePlan(path string) (ComparePlan, error) {
 	if p.Base != "" && !filepath.IsAbs(p.Base) {
 		p.Base = filepath.Join(filepath.Dir(path), p.Base)
 	}
-	if err := p.check(); err != nil {
+	if err := p.Check(); err != nil {
 		return ComparePlan{}, fmt.Errorf("comparison %s: %w", path, err)
 	}
 	return p, nil
@@ -91,7 +91,8 @@ func (p ComparePlan) names() []string {
 
 var armName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-func (p ComparePlan) check() error {
+// Check says what is wrong with a plan.
+func (p ComparePlan) Check() error {
 	switch {
 	case p.Base == "":
 		return errors.New("base: name the run config that the arms share")

@@ -53,7 +53,7 @@ func explain(ctx context.Context, runDir, taskID string) (Route, error) {
 	}
 	dir, err := runfolder.LastCheckpoint(runDir)
 	if err != nil {
-		return Route{}, err
+		return Route{}, fmt.Errorf("%w; a choice is explained by the last checkpoint of a training run", err)
 	}
 	s, err := readState(dir)
 	if err != nil {

@@ -64,7 +64,9 @@ func (c *compareCmd) plan() (trainer.ComparePlan, error) {
 		plan.Parallel = c.Parallel
 	}
 	if len(c.Arms) > 0 {
-		return plan.Only(c.Arms)
+		if plan, err = plan.Only(c.Arms); err != nil {
+			return plan, err
+		}
 	}
-	return plan, nil
+	return plan, plan.Check()
 }

@@ -77,6 +77,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"doctor", "--env", "chess"}, exitUsage, "chess"},
 		{[]string{"doctor", "--env", "sql"}, 0, ""},
 		{[]string{"compare", missing, "--run", t.TempDir()}, exitUsage, missing},
+		{[]string{"compare", "../../recipes/quickstart.yaml", "--seeds", "1,1", "--run", t.TempDir()}, exitUsage, "stands twice"},
+		{[]string{"compare", "../../recipes/quickstart.yaml", "--parallel=-1", "--run", t.TempDir()}, exitUsage, "parallel"},
 	} {
 		code, stdout, stderr := call(t, "", c.args...)
 		if code != c.code || !strings.Contains(stderr, c.says) {

@@ -45,6 +45,9 @@ func Open(dir string, resume bool) (*Folder, error) { return OpenWith(dir, resum
 
 // OpenWith is Open of a folder with other subfolders than a training run's.
 func OpenWith(dir string, resume bool, subfolders []string) (*Folder, error) {
+	if _, err := os.Stat(dir); resume && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("run folder %s holds no run to resume: there is no such folder", dir)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("open run folder: %w", err)
 	}

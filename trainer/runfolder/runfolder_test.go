@@ -202,3 +202,14 @@ func TestDropUnused(t *testing.T) {
 		}
 	}
 }
+
+// A resume of a folder that is not there makes none.
+func TestResumeMakesNoFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	if _, err := OpenWith(dir, true, nil); err == nil || !strings.Contains(err.Error(), "no run to resume") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder was made")
+	}
+}
