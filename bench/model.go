@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"harness-s/cuda"
@@ -174,7 +175,7 @@ func (p *predictor) times(r *Prediction, c Case) {
 	d := &p.device
 	r.RooflineMs, r.Bound = d.roofline(c.Cost)
 	share := d.TensorPeak
-	if main, ok := r.main(); r.Products > 0 || ok && main.wgmma() {
+	if r.Products > 0 || slices.ContainsFunc(r.Kernels, Launch.wgmma) {
 		share = productShare
 	}
 	seconds := max(c.Cost.work()/(d.BF16*share), c.Cost.Bytes/(d.Bandwidth*copyShare))

@@ -94,3 +94,24 @@ func TestUnknownDevice(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Attention multiplies with wgmma on compute capability 9.0, forward and backward, whatever small kernels stand beside it.
+func TestPredictionCountsWGMMA(t *testing.T) {
+	list, err := PredictKernels(deviceFor(t, "h200"), "9b", 32768)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, r := range list {
+		if !strings.HasPrefix(r.Bench, "kernel/attention forward") && !strings.HasPrefix(r.Bench, "kernel/attention backward") {
+			continue
+		}
+		seen++
+		if least := r.RooflineMs / productShare; r.PredictedMs > 1.5*least { // backward does 7 products for the 5 that count
+			t.Errorf("%s: %.1f ms, and the data sheet's products alone take %.1f", r.Bench, r.PredictedMs, least)
+		}
+	}
+	if seen == 0 {
+		t.Error("no attention among the cases")
+	}
+}
