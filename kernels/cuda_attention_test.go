@@ -57,6 +57,9 @@ var attnDeviceCases = []struct {
 
 // attnDeviceRun is forward and backward with the tiles of a limit: o, lse, dq, dk, dv.
 func attnDeviceRun(r *deviceRig, s AttnShape, path attentionPath, seg Segments, in [][]float32) [][]float32 {
+	if info := r.dev.Info(); path.limit > info.SharedOptin || path.sm90 && !wantSM90(info) {
+		r.Skipf("%s has not what %s takes", info.Name, path)
+	}
 	T := seg.Tokens()
 	nq, nk := T*s.Hq*s.D, T*s.Hk*s.D
 	o, lse, dq, dk, dv := r.fillAct(nq), r.fill(T*s.Hq, nan32), r.fillAct(nq), r.fillAct(nk), r.fillAct(nk)
