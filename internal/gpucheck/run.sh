@@ -54,7 +54,7 @@ export here
 stage doctor 20 "$here/harness-s" doctor
 stage modules 30 bash -c 'tests "$@"' tests kernels -test.run '^TestDeviceLoadsEveryKernel$'
 stage goldens 60 bash -c 'tests "$@"' tests model -test.run '^TestGolden(OnDevice|InBF16)$'
-stage ops 120 bash -c 'tests "$@"' tests kernels -test.run '^TestDevice' -test.skip '^TestDevice(AgainstCPU|LoadsEveryKernel)$'
+stage ops 120 bash -c 'tests "$@"' tests kernels -test.run '^TestDevice' -test.skip '^TestDevice(AgainstCPU|LoadsEveryKernel|Mutants)$'
 stage ops-real 150 bash -c 'tests "$@"' tests kernels -test.run '^TestDeviceAgainstCPU$'
 for size in "${sizes[@]}"; do
   stage "kernels-$size" 50 "$here/harness-s" bench kernels --backend "$backend" --size "$size" --tokens $tokens --repeat $repeat --limit 40s --json "$out/kernels-$size.json"
