@@ -65,8 +65,8 @@ func (c *planCmd) Run() error {
 // nodes is how many machines share the training.
 func (c *planCmd) nodes(getenv func(string) string) (int, error) {
 	switch {
-	case c.Nodes < 0:
-		return 0, fmt.Errorf("plan: --nodes must not be negative")
+	case c.Nodes < 0 || c.Nodes > nodes.MaxNodes:
+		return 0, fmt.Errorf("plan: --nodes %d: want 1 to %d, or 0 for what NNODES or Slurm say", c.Nodes, nodes.MaxNodes)
 	case c.Nodes > 0:
 		return c.Nodes, nil
 	}

@@ -66,7 +66,7 @@ func TestPlanCountsNodes(t *testing.T) {
 		want int
 	}{
 		{0, nil, 1}, {0, map[string]string{"NNODES": "2"}, 2}, {0, map[string]string{"SLURM_NNODES": "3"}, 3},
-		{4, map[string]string{"NNODES": "2"}, 4}, {0, map[string]string{"NNODES": "many"}, 0}, {-1, nil, 0},
+		{4, map[string]string{"NNODES": "2"}, 4}, {0, map[string]string{"NNODES": "many"}, 0}, {-1, nil, 0}, {1024, nil, 1024}, {1025, nil, 0}, {100_000_000_000, nil, 0},
 	} {
 		got, err := (&planCmd{Nodes: c.flag}).nodes(func(name string) string { return c.env[name] })
 		if got != c.want || (err != nil) != (c.want == 0) {

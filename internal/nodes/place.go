@@ -25,7 +25,7 @@ const (
 	defaultPort     = 29400
 	slurmPorts      = 1000 // jobs on one machine get ports of their own, as a rule
 	defaultPatience = 10 * time.Minute
-	maxNodes        = 1024
+	MaxNodes        = 1024 // bound on the nodes of one training
 )
 
 // variables of the environment, with what Slurm calls the same: of the step, else of the job.
@@ -42,7 +42,7 @@ const TokenVariable = "HARNESS_S_CLUSTER_TOKEN"
 // from Slurm. getenv is os.Getenv.
 func FromEnv(getenv func(string) string) (Place, error) {
 	p := Place{Nodes: 1, Patience: defaultPatience, Token: getenv(TokenVariable)}
-	name, n, err := number(getenv, countNames, 1, maxNodes)
+	name, n, err := number(getenv, countNames, 1, MaxNodes)
 	if err != nil {
 		return Place{}, err
 	}
@@ -72,7 +72,7 @@ func FromEnv(getenv func(string) string) (Place, error) {
 
 // Count is the number of nodes that the environment names, 1 where it names none.
 func Count(getenv func(string) string) (int, error) {
-	name, n, err := number(getenv, countNames, 1, maxNodes)
+	name, n, err := number(getenv, countNames, 1, MaxNodes)
 	if name == "" && err == nil {
 		n = 1
 	}
