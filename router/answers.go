@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"harness-s/internal/linelog"
 )
 
 // answers keeps what was answered by those who might answer otherwise when asked again, so that a run that is resumed rests on
@@ -22,8 +23,7 @@ type answers struct {
 	loaded bool
 	known  map[string]json.RawMessage
 	asking map[string]chan struct{}
-	file   *os.File
-	failed error // of a write: half a line may be in the file, and what came behind it would be lost with it
+	log    *linelog.Log // open once something is kept
 }
 
 // answerLine is one line of the file.
@@ -108,23 +108,23 @@ func (a *answers) load() error {
 	if info.Size() > maxAnswers {
 		return fmt.Errorf("router: read answers: %s holds %d bytes, more than %d", a.path, info.Size(), maxAnswers)
 	}
-	data, err := os.ReadFile(a.path)
+	f, err := os.Open(a.path)
 	if err != nil {
 		return fmt.Errorf("router: read answers: %w", err)
 	}
-	for number := 1; ; number++ {
-		line, rest, whole := bytes.Cut(data, []byte("\n"))
-		if !whole {
-			break
-		}
-		data = rest
+	defer f.Close()
+	_, err = linelog.Read(f, maxAnswers, func(number int, text []byte) error {
 		var l answerLine
-		if err := json.Unmarshal(line, &l); err != nil || l.Key == "" {
+		if err := json.Unmarshal(text, &l); err != nil || l.Key == "" {
 			return fmt.Errorf("router: %s:%d: not an answer; remove the line, then resume", a.path, number)
 		}
 		if _, twice := a.known[l.Key]; !twice {
 			a.known[l.Key] = l.Value
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	a.loaded = true
 	return nil
@@ -135,55 +135,30 @@ func (a *answers) append(l answerLine) error {
 	if a.path == "" {
 		return nil
 	}
-	if a.failed != nil {
-		return a.failed
-	}
-	if a.file == nil {
+	if a.log == nil {
 		if err := os.MkdirAll(filepath.Dir(a.path), 0o755); err != nil {
 			return err
 		}
-		f, err := os.OpenFile(a.path, os.O_CREATE|os.O_RDWR, 0o644)
+		log, err := linelog.Open(a.path, maxAnswers, func(int, []byte) error { return nil }) // load has read them
 		if err != nil {
 			return err
 		}
-		if err := cutTorn(f); err != nil {
-			f.Close()
-			return err
-		}
-		a.file = f
+		a.log = log
 	}
 	line, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}
-	if _, err = a.file.Write(append(line, '\n')); err == nil {
-		err = a.file.Sync()
-	}
-	a.failed = err
-	return err
-}
-
-// cutTorn cuts a last line without an end and leaves the file at its end.
-func cutTorn(f *os.File) error {
-	data, err := os.ReadFile(f.Name())
-	if err != nil {
-		return err
-	}
-	end := int64(bytes.LastIndexByte(data, '\n') + 1)
-	if err := f.Truncate(end); err != nil {
-		return err
-	}
-	_, err = f.Seek(end, 0)
-	return err
+	return a.log.Append(line)
 }
 
 func (a *answers) close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.file == nil {
+	if a.log == nil {
 		return nil
 	}
-	err := a.file.Close()
-	a.file = nil
+	err := a.log.Close()
+	a.log = nil
 	return err
 }

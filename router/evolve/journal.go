@@ -1,16 +1,13 @@
 package evolve
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
-	"harness-s/internal/atomicfile"
+	"harness-s/internal/linelog"
 	"harness-s/internal/strictyaml"
 )
 
@@ -34,75 +31,35 @@ type entry struct {
 // (with the rollouts' files), and a resumed one takes the same course.
 type journal struct {
 	mu      sync.Mutex
-	f       *os.File
+	log     *linelog.Log
 	done    map[string]entry
 	cost    Cost // calls and tokens of all entries
 	used    Cost // of the units that this process did or read back
 	seconds float64
 	worked  bool // something was done, not only read back
-	failed  error
 }
 
-// openJournal reads the journal of a run folder, or begins it. A torn last line, what a crash leaves, is cut off.
+// openJournal reads the journal of a run folder, or begins it. A line that is whole and not an entry is damage.
 func openJournal(dir string) (*journal, error) {
 	path := filepath.Join(dir, JournalName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("open journal: %w", err)
-	}
-	j := &journal{f: f, done: map[string]entry{}}
-	size, err := j.read(f)
-	if err == nil {
-		err = f.Truncate(size)
-	}
-	if err == nil {
-		_, err = f.Seek(size, io.SeekStart)
-	}
-	if err == nil {
-		err = atomicfile.SyncDir(dir)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("journal %s: %w", path, err)
-	}
-	return j, nil
-}
-
-// read takes in the whole lines of r and returns how long they are. A line that is whole and not an entry is damage.
-func (j *journal) read(r io.Reader) (size int64, err error) {
-	b := bufio.NewReaderSize(r, 1<<20)
-	for number := 1; ; number++ {
-		line, err := readLine(b, maxEntry)
-		if err == io.EOF {
-			return size, nil // what is left of a line has no end
-		}
+	j := &journal{done: map[string]entry{}}
+	const mend = "remove it and all that follow, then resume"
+	log, err := linelog.Open(path, maxEntry, func(number int, text []byte) error {
 		var e entry
-		if err == nil && (json.Unmarshal(line, &e) != nil || e.Key == "") {
-			err = errDamaged
-		}
-		if err != nil {
-			return 0, fmt.Errorf("line %d %w", number, err)
+		if json.Unmarshal(text, &e) != nil || e.Key == "" {
+			return fmt.Errorf("line %d is damaged: %s", number, mend)
 		}
 		j.take(e)
-		size += int64(len(line))
+		return nil
+	})
+	if errors.Is(err, linelog.ErrTooLong) {
+		err = fmt.Errorf("%w: %s", err, mend)
 	}
-}
-
-var errDamaged = errors.New("is damaged: remove it and all that follow, then resume")
-
-// readLine reads a line of at most max bytes and its end.
-func readLine(b *bufio.Reader, max int) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := b.ReadSlice('\n')
-		line = append(line, part...)
-		if len(line) > max+1 {
-			return nil, errDamaged
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
-		}
+	if err != nil {
+		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
+	j.log = log
+	return j, nil
 }
 
 func (j *journal) take(e entry) {
@@ -153,30 +110,21 @@ func (j *journal) idle() bool {
 	return !was
 }
 
-// put makes an entry durable, with what was spent since the last one. After a failed write it refuses: half a line may be
-// in the file, and what came behind it would be lost with it.
+// put makes an entry durable, with what was spent since the last one. After a failed write it refuses.
 func (j *journal) put(m Meter, e entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.failed != nil {
-		return j.failed
-	}
 	calls, tokens := m.Spent()
 	e.Calls, e.Tokens = calls-j.cost.Calls, tokens-j.cost.Tokens
 	line, err := strictyaml.Marshal(e)
 	if err == nil && len(line) > maxEntry {
 		err = fmt.Errorf("%d bytes; at most %d", len(line), maxEntry)
 	}
+	if err == nil {
+		err = j.log.Append(line)
+	}
 	if err != nil {
 		return fmt.Errorf("journal: %s: %w", e.Key, err)
-	}
-	_, err = j.f.Write(append(line, '\n'))
-	if err == nil {
-		err = j.f.Sync()
-	}
-	if err != nil {
-		j.failed = fmt.Errorf("journal: %s: %w", e.Key, err)
-		return j.failed
 	}
 	j.take(e)
 	j.worked = true
@@ -191,7 +139,7 @@ func (j *journal) session(m Meter, seconds float64) error {
 
 const sessionKey = "session"
 
-func (j *journal) close() error { return j.f.Close() }
+func (j *journal) close() error { return j.log.Close() }
 
 // unit gives what the unit of work named key gave before, or does it now and keeps it. It may be called from several
 // goroutines, each with keys of its own.

@@ -1,7 +1,6 @@
 package evolve
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -556,19 +555,6 @@ func (f *faulty) Label(ctx context.Context, p *harness.Spec, failed []*rollout.R
 	}
 	f.asked++
 	return nil, f.err
-}
-
-// A journal is read in bounded pieces.
-func TestReadLine(t *testing.T) {
-	const max = 64 // four times the reader's buffer
-	text := strings.Repeat("x", max) + "\n" + strings.Repeat("y", max+1) + "\n"
-	b := bufio.NewReaderSize(strings.NewReader(text), 16)
-	if line, err := readLine(b, max); err != nil || string(line) != text[:max+1] {
-		t.Errorf("the longest line: %q, %v", line, err)
-	}
-	if _, err := readLine(b, max); !errors.Is(err, errDamaged) {
-		t.Errorf("a longer one: %v", err)
-	}
 }
 
 // What an analyst says is checked.
