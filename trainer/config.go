@@ -2,9 +2,6 @@ package trainer
 
 import (
 	"fmt"
-	"math"
-	"slices"
-	"strings"
 
 	"harness-s/kernels"
 	"harness-s/trainer/config"
@@ -184,10 +181,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) validateCounts() error {
-	for _, r := range []struct {
-		key       string
-		n, lo, hi int
-	}{
+	return checkInts("", []intBounds{
 		{"threads", c.Threads, 0, 1024},
 		{"devices", c.Devices, 1, 64},
 		{"rollout.n", c.Rollout.N, 2, 1024},
@@ -214,28 +208,18 @@ func (c Config) validateCounts() error {
 		{"data.train", c.Data.Train, 1, 1 << 20},
 		{"data.validation", c.Data.Validation, 1, 1 << 20},
 		{"data.test", c.Data.Test, 1, 1 << 20},
-	} {
-		if r.n < r.lo || r.n > r.hi {
-			return fmt.Errorf("%s: %d is outside %d..%d", r.key, r.n, r.lo, r.hi)
-		}
-	}
-	return nil
+	})
 }
 
 func (c Config) validateChoices() error {
-	for _, r := range []struct {
-		key, value string
-		allowed    []string
-	}{
+	if err := checkChoices("", []choice{
 		{"backend", c.Backend, []string{kernels.Auto, "cpu", "sim", "cuda"}},
 		{"model.dtype", c.Model.DType, []string{"fp32", "bf16"}},
 		{"rescue.mode", c.Rescue.Mode, modes},
 		{"optim.schedule", c.Optim.Schedule, []string{"constant", "cosine"}},
 		{"eval.split", c.Eval.Split, []string{"test", "val"}},
-	} {
-		if !slices.Contains(r.allowed, r.value) {
-			return fmt.Errorf("%s: %q: want one of %s", r.key, r.value, strings.Join(r.allowed, ", "))
-		}
+	}); err != nil {
+		return err
 	}
 	for _, e := range c.Eval.Ends {
 		if e == "" {
@@ -252,10 +236,7 @@ func (c Config) validateChoices() error {
 
 func (c Config) validateOptim() error {
 	o := c.Optim
-	for _, r := range []struct {
-		key       string
-		x, lo, hi float64
-	}{
+	return checkFloats("", []floatBounds{
 		{"rollout.temperature", c.Rollout.Temperature, 0.01, 10},
 		{"optim.lr", o.LR, 0, 1},
 		{"optim.min_lr", o.MinLR, 0, 1},
@@ -267,12 +248,7 @@ func (c Config) validateOptim() error {
 		{"mismatch.kl", c.Mismatch.KL, 0, 1e30},
 		{"mismatch.max_abs", c.Mismatch.MaxAbs, 0, 1e30},
 		{"mismatch.probe", c.Mismatch.Probe, 0, 1e30},
-	} {
-		if math.IsNaN(r.x) || r.x < r.lo || r.x > r.hi {
-			return fmt.Errorf("%s: %g is outside %g..%g", r.key, r.x, r.lo, r.hi)
-		}
-	}
-	return nil
+	})
 }
 
 func (c Config) validateCross() error {

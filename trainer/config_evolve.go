@@ -2,10 +2,7 @@ package trainer
 
 import (
 	"errors"
-	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"harness-s/rollout/harness"
 	"harness-s/router/evolve"
@@ -65,10 +62,7 @@ func defaultEvolve() EvolveConfig {
 }
 
 func (c EvolveConfig) validate() error {
-	for _, r := range []struct {
-		key       string
-		n, lo, hi int
-	}{
+	bounds := []intBounds{
 		{"generations", c.Generations, 1, 1000},
 		{"tasks", c.Tasks, 1, 1 << 16},
 		{"failures", c.Failures, 0, 1 << 20},
@@ -82,22 +76,17 @@ func (c EvolveConfig) validate() error {
 		{"budget.rollouts", c.Budget.Rollouts, 0, 1 << 30},
 		{"budget.calls", c.Budget.Calls, 0, 1 << 30},
 		{"budget.tokens", c.Budget.Tokens, 0, math.MaxInt32},
-		{"llm.timeout_s", c.LLM.TimeoutS, 1, 1 << 20},
-		{"llm.retries", c.LLM.Retries, 0, 100},
-		{"llm.max_tokens", c.LLM.MaxTokens, 1, 1 << 20},
-		{"llm.concurrency", c.LLM.Concurrency, 1, 1024},
-	} {
-		if r.n < r.lo || r.n > r.hi {
-			return fmt.Errorf("evolve.%s: %d is outside %d..%d", r.key, r.n, r.lo, r.hi)
-		}
 	}
-	if t := c.LLM.Temperature; math.IsNaN(t) || t < 0 || t > 2 {
-		return fmt.Errorf("evolve.llm.temperature: %g is outside 0..2", t)
+	bounds = append(bounds, llmBounds(c.LLM.TimeoutS, c.LLM.Retries, c.LLM.MaxTokens, c.LLM.Concurrency)...)
+	if err := checkInts("evolve.", bounds); err != nil {
+		return err
 	}
-	for key, value := range map[string]string{"analyst": c.Analyst, "editor": c.Editor} {
-		if makers := []string{MakerEmbedded, MakerLLM}; !slices.Contains(makers, value) {
-			return fmt.Errorf("evolve.%s: %q: want one of %s", key, value, strings.Join(makers, ", "))
-		}
+	if err := checkFloats("evolve.", llmTemperature(c.LLM.Temperature)); err != nil {
+		return err
+	}
+	makers := []string{MakerEmbedded, MakerLLM}
+	if err := checkChoices("evolve.", []choice{{"analyst", c.Analyst, makers}, {"editor", c.Editor, makers}}); err != nil {
+		return err
 	}
 	if c.Analyst != MakerLLM && c.Editor != MakerLLM {
 		return nil

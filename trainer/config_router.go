@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -56,39 +55,27 @@ func defaultRouter() RouterConfig {
 }
 
 func (c RouterConfig) validate() error {
-	for _, r := range []struct {
-		key       string
-		n, lo, hi int
-	}{
+	bounds := []intBounds{
 		{"attempts", c.Attempts, 1, 1024},
 		{"tasks", c.Tasks, 0, 1 << 20},
 		{"refresh", c.Refresh, 0, 1 << 30},
 		{"budget", c.Budget, 0, 1 << 30},
 		{"quorum", c.Quorum, 1, harness.MaxPool},
-		{"llm.timeout_s", c.LLM.TimeoutS, 1, 1 << 20},
-		{"llm.retries", c.LLM.Retries, 0, 100},
-		{"llm.max_tokens", c.LLM.MaxTokens, 1, 1 << 20},
-		{"llm.concurrency", c.LLM.Concurrency, 1, 1024},
 		{"llm.calls", c.LLM.Calls, 0, 1 << 30},
-	} {
-		if r.n < r.lo || r.n > r.hi {
-			return fmt.Errorf("router.%s: %d is outside %d..%d", r.key, r.n, r.lo, r.hi)
-		}
 	}
-	if t := c.LLM.Temperature; math.IsNaN(t) || t < 0 || t > 2 {
-		return fmt.Errorf("router.llm.temperature: %g is outside 0..2", t)
+	bounds = append(bounds, llmBounds(c.LLM.TimeoutS, c.LLM.Retries, c.LLM.MaxTokens, c.LLM.Concurrency)...)
+	if err := checkInts("router.", bounds); err != nil {
+		return err
 	}
-	for _, r := range []struct {
-		key, value string
-		allowed    []string
-	}{
+	if err := checkFloats("router.", llmTemperature(c.LLM.Temperature)); err != nil {
+		return err
+	}
+	if err := checkChoices("router.", []choice{
 		{"kind", c.Kind, []string{RouterRule, RouterVote}},
 		{"profiles", c.Profiles, []string{ProfilesAdaptive, ProfilesFixed}},
 		{"aggregate", c.Aggregate, router.Aggregations},
-	} {
-		if !slices.Contains(r.allowed, r.value) {
-			return fmt.Errorf("router.%s: %q: want one of %s", r.key, r.value, strings.Join(r.allowed, ", "))
-		}
+	}); err != nil {
+		return err
 	}
 	return c.validateVoters()
 }
