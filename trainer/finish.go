@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -90,25 +91,19 @@ func cell(x float64, ok bool) string {
 	return fmt.Sprintf("%.3f", x)
 }
 
-// rowsOf orders harnesses: h0, siblings by id, routed.
+// rowsOf are the harnesses of all scores, in order.
 func rowsOf(scores ...map[string]Score) []string {
-	all := map[string]bool{}
+	all := map[string]Score{}
 	for _, m := range scores {
-		for id := range m {
-			all[id] = true
-		}
+		maps.Copy(all, m)
 	}
-	var out []string
-	if all[harness.BaseID] {
-		out = append(out, harness.BaseID)
-	}
-	for _, id := range slices.Sorted(maps.Keys(all)) {
-		if id != harness.BaseID && id != routedName {
-			out = append(out, id)
-		}
-	}
-	if all[routedName] {
-		out = append(out, routedName)
-	}
-	return out
+	return SortHarnesses(all)
+}
+
+// SortHarnesses orders harnesses as tables show them: h0, the others by name, routed.
+func SortHarnesses[T any](byID map[string]T) []string {
+	place := map[string]int{harness.BaseID: -1, routedName: 1} // 0: any other
+	return slices.SortedFunc(maps.Keys(byID), func(a, b string) int {
+		return cmp.Or(cmp.Compare(place[a], place[b]), cmp.Compare(a, b))
+	})
 }

@@ -19,6 +19,7 @@ import (
 	"harness-s/internal/atomicfile"
 	"harness-s/model/tokenizer"
 	"harness-s/rollout"
+	"harness-s/trainer"
 )
 
 // Bounds on what one page holds.
@@ -34,8 +35,13 @@ func Write(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return writePage(dir, "report", p)
+}
+
+// writePage makes report.html in a folder from a template and its data, and returns its path.
+func writePage(dir, template string, data any) (string, error) {
 	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, "report", p); err != nil {
+	if err := pages.ExecuteTemplate(&b, template, data); err != nil {
 		return "", fmt.Errorf("report of %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, "report.html")
@@ -215,7 +221,7 @@ func table(s *summary) []harnessRow {
 		all[id] = true
 	}
 	var rows []harnessRow
-	for _, id := range sortedHarnesses(all) {
+	for _, id := range trainer.SortHarnesses(all) {
 		b, a := s.Before[id], s.After[id]
 		rows = append(rows, harnessRow{id, b.prefixed("pass@"), b.prefixed("avg@"), a.prefixed("pass@"), a.prefixed("avg@")})
 	}

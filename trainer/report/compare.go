@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"harness-s/internal/atomicfile"
 	"harness-s/trainer"
 )
 
@@ -34,15 +32,7 @@ func WriteComparison(dir string) (string, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return "", fmt.Errorf("report of %s: summary.json: %w", dir, err)
 	}
-	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, "comparison", comparisonOf(filepath.Base(dir), c)); err != nil {
-		return "", fmt.Errorf("report of %s: %w", dir, err)
-	}
-	path := filepath.Join(dir, "report.html")
-	if err := atomicfile.Write(path, b.Bytes()); err != nil {
-		return "", fmt.Errorf("report of %s: %w", dir, err)
-	}
-	return path, nil
+	return writePage(dir, "comparison", comparisonOf(filepath.Base(dir), c))
 }
 
 func comparisonOf(name string, c trainer.Comparison) *comparisonPage {

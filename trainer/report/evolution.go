@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"harness-s/internal/atomicfile"
 	"harness-s/router/evolve"
 )
 
@@ -22,15 +21,7 @@ func WriteEvolution(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, "evolution", p); err != nil {
-		return "", fmt.Errorf("report of %s: %w", dir, err)
-	}
-	path := filepath.Join(dir, "report.html")
-	if err := atomicfile.Write(path, b.Bytes()); err != nil {
-		return "", fmt.Errorf("report of %s: %w", dir, err)
-	}
-	return path, nil
+	return writePage(dir, "evolution", p)
 }
 
 // isEvolution says whether a folder is that of an evolution.

@@ -7,9 +7,9 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sort"
 
 	"harness-s/rollout"
+	"harness-s/trainer"
 )
 
 //go:embed *.gohtml style.css
@@ -128,7 +128,7 @@ func countKinds(caption string, attempts []attempt) kindTable {
 		}
 	}
 	t := kindTable{Caption: caption, Kinds: slices.Sorted(maps.Keys(kinds))}
-	for _, h := range sortedHarnesses(harnesses) {
+	for _, h := range trainer.SortHarnesses(harnesses) {
 		row := kindRow{Harness: h}
 		for _, kind := range t.Kinds {
 			k := key{h, kind}
@@ -146,21 +146,4 @@ func countKinds(caption string, attempts []attempt) kindTable {
 type attempt struct {
 	harness, kind string
 	success       bool
-}
-
-// sortedHarnesses puts h0 first and routed last; siblings stand between by name.
-func sortedHarnesses[T any](m map[string]T) []string {
-	rank := func(id string) string {
-		switch id {
-		case "h0":
-			return "0"
-		case "routed":
-			return "2"
-		default:
-			return "1" + id
-		}
-	}
-	out := slices.Sorted(maps.Keys(m))
-	sort.SliceStable(out, func(i, j int) bool { return rank(out[i]) < rank(out[j]) })
-	return out
 }
