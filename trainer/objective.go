@@ -41,12 +41,12 @@ func (r *run) chooseLoss() {
 }
 
 // learn is accumulate where the learner evaluates the loss.
-func (u *updater) learn(m *minibatch) (total float64, err error) {
+func (u *updater) learn(m *minibatch, inputs []model.Batch) (total float64, err error) {
 	objectives := make([]model.Objective, len(m.micro))
 	for i, rows := range m.micro {
 		objectives[i] = m.objective(rows, u.loss, u.cfg.Loss, u.direct.params)
 	}
-	err = u.direct.learner.Learn(m.forModel(), u.forwardOptions(), objectives, func(i int, s model.Stats) {
+	err = u.direct.learner.Learn(inputs, u.forwardOptions(), objectives, func(i int, s model.Stats) {
 		rows := m.micro[i]
 		if rows[0].old == nil {
 			u.setOld(rows, s.Logp)

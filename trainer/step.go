@@ -8,8 +8,8 @@ import (
 	"harness-s/rollout/harness"
 )
 
-// step is one step of training. It differs from plain GRPO in lines 4 to 7: groups that failed under the base
-// harness are replaced by attempts under sibling harnesses, each trained on in the context it was sampled in.
+// step is one step of training. It differs from plain GRPO between collectBase and setAdvantages: groups that failed under the
+// base harness are replaced by attempts under sibling harnesses, each trained on in the context it was sampled in.
 func (r *run) step(ctx context.Context) error {
 	s := r.begin()
 

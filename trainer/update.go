@@ -77,8 +77,9 @@ func (u *updater) recomputeOld(batches []minibatch) error {
 		if i == 0 {
 			continue
 		}
-		u.count(&batches[i], 1)
-		scored, err := u.learner.Score(batches[i].forModel(), u.forwardOptions())
+		inputs := batches[i].forModel()
+		u.count(inputs, 1)
+		scored, err := u.learner.Score(inputs, u.forwardOptions())
 		if err != nil {
 			return fmt.Errorf("old log-probs: %w", err)
 		}
@@ -136,11 +137,12 @@ func (u *updater) minibatch(m *minibatch, epoch, index int) error {
 
 // accumulate adds a minibatch's gradient and returns its loss.
 func (u *updater) accumulate(m *minibatch) (total float64, err error) {
-	u.count(m, 3)
+	inputs := m.forModel()
+	u.count(inputs, 3)
 	if u.direct != nil {
-		return u.learn(m)
+		return u.learn(m, inputs)
 	}
-	err = u.learner.Accumulate(m.forModel(), u.forwardOptions(), func(i int, s model.Stats) ([]float32, error) {
+	err = u.learner.Accumulate(inputs, u.forwardOptions(), func(i int, s model.Stats) ([]float32, error) {
 		l, coef := u.micro(m, m.micro[i], s)
 		total += l
 		return coef, nil
@@ -148,13 +150,13 @@ func (u *updater) accumulate(m *minibatch) (total float64, err error) {
 	return total, err
 }
 
-// count adds what passes over a minibatch take, in forward passes.
-func (u *updater) count(m *minibatch, passes float64) {
+// count adds what passes over a minibatch's batches take, in forward passes.
+func (u *updater) count(batches []model.Batch, passes float64) {
 	l, ok := u.learner.(MeteredLearner)
 	if !ok {
 		return
 	}
-	for _, b := range m.forModel() {
+	for _, b := range batches {
 		u.flop += passes * l.FLOP(b)
 	}
 }
