@@ -28,10 +28,7 @@ const (
 	mmaSync90    = 0.629
 )
 
-const (
-	registersSM   = 65536
-	reservedBlock = 1024 // bytes of shared memory a block that the driver keeps
-)
+const registersSM = 65536
 
 // modelDevice adds what devices of a compute capability have in common.
 func modelDevice(sheet cuda.DataSheet) ModelDevice {
@@ -85,7 +82,7 @@ func (d *ModelDevice) occupancy(k hsm.Kernel, threads, dynamic int) Occupancy {
 	}
 	limit(d.ThreadsSM/(32*warps), "threads")
 	limit(registersSM/(roundUp(k.Registers*32, 256)*warps), "registers")
-	limit(d.SharedPerSM/(roundUp(k.Shared+dynamic, 128)+reservedBlock), "shared memory")
+	limit(d.SharedPerSM/(roundUp(k.Shared+dynamic, 128)+d.SharedPerSM-d.SharedOptin), "shared memory") // the driver keeps the difference
 	o.Share = float64(o.BlocksSM*32*warps) / float64(d.ThreadsSM)
 	return o
 }

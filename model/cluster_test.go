@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"harness-s/internal/nodes"
+	"harness-s/internal/testutil"
 	"harness-s/kernels"
 	"harness-s/model/safetensors"
 )
@@ -137,7 +138,7 @@ func trainCluster(t *testing.T, dir string, cfg Config, n int, s Setup, updates 
 		t.Fatal(err)
 	}
 	c.finish(t)
-	out.weights, out.moments = readAll(t, filepath.Join(to, safetensors.SingleName)), readAll(t, moments)
+	out.weights, out.moments = testutil.Tensors(t, filepath.Join(to, safetensors.SingleName)), testutil.Tensors(t, moments)
 	return out, moments
 }
 
@@ -190,7 +191,7 @@ func resumesAlone(t *testing.T, dir, moments string, want map[string][]float32) 
 	if err := g.WriteOptimizer(again); err != nil {
 		t.Fatal(err)
 	}
-	sameTensors(t, "moments read on one device", readAll(t, again), want)
+	sameTensors(t, "moments read on one device", testutil.Tensors(t, again), want)
 }
 
 // TestNodesLost: a node that is killed while the others' collectives wait for it ends the group with its name, for good.

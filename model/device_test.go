@@ -230,24 +230,6 @@ type trained struct {
 	weights, moments map[string][]float32
 }
 
-func readAll(t *testing.T, path string) map[string][]float32 {
-	t.Helper()
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	out := map[string][]float32{}
-	for _, x := range f.Tensors() {
-		v := make([]float32, x.NumElements())
-		if err := x.Float32s(v); err != nil {
-			t.Fatal(err)
-		}
-		out[x.Name] = v
-	}
-	return out
-}
-
 func trainGroup[B kernels.Backend](t *testing.T, dir string, cfg Config, backends []B, updates int, opt Options, hosts ...kernels.Backend) trained {
 	t.Helper()
 	opt.Train = true
@@ -270,7 +252,7 @@ func trainGroup[B kernels.Backend](t *testing.T, dir string, cfg Config, backend
 	if err := g.WriteOptimizer(moments); err != nil {
 		t.Fatal(err)
 	}
-	out.weights, out.moments = readAll(t, filepath.Join(to, safetensors.SingleName)), readAll(t, moments)
+	out.weights, out.moments = testutil.Tensors(t, filepath.Join(to, safetensors.SingleName)), testutil.Tensors(t, moments)
 	return out
 }
 
@@ -392,7 +374,7 @@ func TestDevicesResume(t *testing.T) {
 		if err := other.WriteOptimizer(again); err != nil {
 			t.Fatal(err)
 		}
-		sameTensors(t, fmt.Sprintf("%d ranks", n), readAll(t, again), was.moments)
+		sameTensors(t, fmt.Sprintf("%d ranks", n), testutil.Tensors(t, again), was.moments)
 		if err := other.Close(); err != nil {
 			t.Error(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"harness-s/internal/testutil"
 	"harness-s/kernels"
 	"harness-s/model"
 	"harness-s/model/safetensors"
@@ -118,24 +119,7 @@ func take(t *testing.T, learner Learner, c Config, ranks int) taken {
 		t.Fatal(err)
 	}
 	return taken{out: u.out, stats: u.stats,
-		moments: tensors(t, moments), weights: tensors(t, filepath.Join(dir, safetensors.SingleName))}
-}
-
-func tensors(t *testing.T, path string) map[string][]float32 {
-	t.Helper()
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	out := map[string][]float32{}
-	for _, x := range f.Tensors() {
-		out[x.Name] = make([]float32, x.NumElements())
-		if err := x.Float32s(out[x.Name]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out
+		moments: testutil.Tensors(t, moments), weights: testutil.Tensors(t, filepath.Join(dir, safetensors.SingleName))}
 }
 
 // farthest is the greatest difference of a tensor, as a share of its largest value.

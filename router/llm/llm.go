@@ -8,7 +8,6 @@ package llm
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"time"
 )
@@ -40,13 +39,6 @@ type Request struct {
 	Messages []Message       `json:"messages"`
 	Schema   json.RawMessage `json:"schema,omitempty"` // JSON schema of the answer, sent as response_format where the server takes it; nil: free text
 	Seed     int64           `json:"seed"`             // of the server's sampling, and of the jitter between retries
-}
-
-// Hash identifies the question: same messages, schema and seed, same hash. It is what a cache of answers is keyed by, together
-// with the endpoint and model.
-func (r Request) Hash() string {
-	sum := r.sum()
-	return hex.EncodeToString(sum[:])
 }
 
 func (r Request) sum() [sha256.Size]byte {

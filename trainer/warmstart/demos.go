@@ -48,18 +48,9 @@ func newDemonstrator(cfg Config, pool *harness.Pool, tok *tokenizer.Tokenizer) (
 	d := &demonstrator{cfg: cfg, tasks: tasks, pool: pool, tok: tok, format: format}
 	d.play = demo.Options{
 		Obedience: cfg.Demo.Obedience, Env: sqlenv.New(sqlenv.Options{Name: "sql"}), Renderer: format,
-		Encode: d.encode, Limits: demo.DefaultLimits(),
+		Encode: demo.NewEncoder(tok, format.Stop()[0]), Limits: demo.DefaultLimits(),
 	}
 	return d, nil
-}
-
-// encode writes a turn as the policy would sample it.
-func (d *demonstrator) encode(note string, call chat.ToolCall) []int32 {
-	text := callText(call)
-	if note != "" {
-		text = note + "\n\n" + text
-	}
-	return append(d.tok.Encode(text, true), d.format.Stop()[0])
 }
 
 // rng is the randomness of row i.

@@ -84,15 +84,5 @@ func scripted(t *testing.T) demo.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encode := func(note string, call chat.ToolCall) []int32 {
-		text, err := chat.FormatCall(call)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if note != "" {
-			text = note + "\n\n" + text
-		}
-		return append(tok.Encode(text, true), format.Stop()[0])
-	}
-	return demo.Options{Env: sqlenv.New(sqlenv.Options{Name: "sql"}), Renderer: format, Encode: encode, Limits: demo.DefaultLimits()}
+	return demo.Options{Env: sqlenv.New(sqlenv.Options{Name: "sql"}), Renderer: format, Encode: demo.NewEncoder(tok, format.Stop()[0]), Limits: demo.DefaultLimits()}
 }

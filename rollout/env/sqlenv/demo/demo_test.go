@@ -45,18 +45,8 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encode := func(note string, call chat.ToolCall) []int32 {
-		text, err := chat.FormatCall(call)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if note != "" {
-			text = note + "\n\n" + text
-		}
-		return append(tok.Encode(text, true), format.Stop()[0])
-	}
 	return &stage{pool, tasks, Options{
-		Obedience: 0.7, Env: sqlenv.New(sqlenv.Options{Name: "sql"}), Renderer: format, Encode: encode, Limits: DefaultLimits(),
+		Obedience: 0.7, Env: sqlenv.New(sqlenv.Options{Name: "sql"}), Renderer: format, Encode: NewEncoder(tok, format.Stop()[0]), Limits: DefaultLimits(),
 	}}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"harness-s/model/chat"
+	"harness-s/model/tokenizer"
 	"harness-s/rollout"
 	"harness-s/rollout/env/sqlenv/taskgen"
 	"harness-s/rollout/harness"
@@ -15,6 +16,20 @@ import (
 
 // Encoder writes a turn as the policy would have: its text and the token that ends it.
 type Encoder func(note string, call chat.ToolCall) []int32
+
+// NewEncoder writes turns with a tokenizer; end is the token that ends a turn.
+func NewEncoder(tok *tokenizer.Tokenizer, end int32) Encoder {
+	return func(note string, call chat.ToolCall) []int32 {
+		text, err := chat.FormatCall(call)
+		if err != nil {
+			panic("demonstrations: " + err.Error()) // a script's arguments are JSON
+		}
+		if note != "" {
+			text = note + "\n\n" + text
+		}
+		return append(tok.Encode(text, true), end)
+	}
+}
 
 // Options of a demonstration.
 type Options struct {
